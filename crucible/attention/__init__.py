@@ -1,0 +1,1 @@
+"""Attention by variant name, on every device (contract section 4)."""

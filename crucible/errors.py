@@ -1,0 +1,25 @@
+"""Errors that a user can act on: one sentence with the value, the limit and the way out."""
+
+
+class CrucibleError(Exception):
+    """Base of every error that Crucible raises on purpose; the CLI prints it as one line and exits 2."""
+
+
+class InputError(CrucibleError, ValueError):
+    """A value from outside breaks a rule; the message names the value, the rule and what to do."""
+
+
+class UnsupportedError(CrucibleError):
+    """The input is well formed but outside what this version covers; the message names the tensor, key or shape."""
+
+
+class UnavailableError(CrucibleError, RuntimeError):
+    """This machine lacks something (compiler, driver, file, network); the message says what would provide it."""
+
+
+class NoKernelError(UnsupportedError):
+    """A device has no kernel for an operation yet; callers may report it, never replace it in silence."""
+
+    def __init__(self, operation: str, device: str):
+        self.operation, self.device = operation, device
+        super().__init__(f"no kernel yet for {operation} on device {device}; use --device cpu")

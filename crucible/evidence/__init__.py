@@ -1,0 +1,1 @@
+"""Evidence records, statistics and the machine envelope."""

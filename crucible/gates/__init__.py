@@ -1,0 +1,1 @@
+"""Gates: checks that compare bits, tokens or service and give a verdict."""

@@ -1,0 +1,1 @@
+"""Paged K/V: page pool, page tables, packed slices and their validation."""

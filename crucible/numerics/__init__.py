@@ -1,0 +1,1 @@
+"""Scalar pieces of the arithmetic contract, bit comparison, digests and test inputs."""

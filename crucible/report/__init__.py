@@ -1,0 +1,1 @@
+"""Papermill driver, plots and assembly of the results report."""

@@ -1,0 +1,1 @@
+"""Greedy, seeded and gumbel-id sampling with Philox draws (contract section 8)."""
