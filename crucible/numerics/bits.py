@@ -1,4 +1,4 @@
-"""Comparison of arrays by bit pattern: views, ulp distance, first divergence, and an assertion built on them."""
+"""Comparison of arrays by bit pattern: views, ulp distance, first divergence, and an assertion."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Constants of the arithmetic contract, version 1 (sections 2, 5, 6 and 8), each rounded to its format once."""
+"""Constants of the arithmetic contract, version 1 (sections 2, 5, 6, 8), each rounded to its format once."""
 
 import numpy as np
 

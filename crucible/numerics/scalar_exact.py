@@ -65,8 +65,8 @@ def rope_frequencies(theta, head_dim: int) -> np.ndarray:
     return np.array([_decided(interval_for(i), 96) if i else one for i in range(head_dim // 2)], np.float32)
 
 
-def _half_pi(bits: int) -> int:
-    """floor-like fixed-point pi/2 with `bits` fraction bits, error below 2 units (Machin's formula)."""
+def half_pi(bits: int) -> int:
+    """Fixed-point pi/2 with `bits` fraction bits, error below 2 units (Machin's formula)."""
     guard = 32
 
     def arctan_inverse(x: int) -> int:
@@ -104,10 +104,10 @@ def cos_sin(position: int, frequency) -> tuple[np.float32, np.float32]:
     def evaluate(bits):
         # Extra bits cover the size of the angle (the quotient times the error of pi/2).
         work = bits + max(0, int(abs(angle)).bit_length()) + 16
-        half_pi = _half_pi(work)
+        quarter = half_pi(work)
         fixed = (angle.numerator << work) // angle.denominator
-        quadrant = (2 * fixed + half_pi) // (2 * half_pi)
-        sine, cosine = _sin_cos_fixed(fixed - quadrant * half_pi, work)
+        quadrant = (2 * fixed + quarter) // (2 * quarter)
+        sine, cosine = _sin_cos_fixed(fixed - quadrant * quarter, work)
         turned = ((cosine, sine), (-sine, cosine), (-cosine, -sine), (sine, -cosine))[quadrant % 4]
         error = Fraction(3 * abs(quadrant) + 500, 1 << work)
         return tuple(Fraction(v, 1 << work) for v in turned), error

@@ -65,7 +65,7 @@ def sumsq256(x) -> np.ndarray:
 
 
 def ln(v) -> np.ndarray:
-    """Natural logarithm of finite v > 0, f64 elementwise, in the contract's series without fma (section 8)."""
+    """Natural logarithm of finite v > 0, f64 elementwise: a series without fma (section 8)."""
     m, k = np.frexp(np.asarray(v, np.float64))
     low = m < c.LN_MANTISSA_LOW
     m, k = np.where(low, m * 2.0, m), np.where(low, k - 1, k)

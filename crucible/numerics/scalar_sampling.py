@@ -1,4 +1,4 @@
-"""NumPy oracle of contract section 8: Philox draws, ranking, greedy, seeded and gumbel-id sampling, logprobs."""
+"""NumPy oracle of contract section 8: Philox draws, ranking, the samplers, logprobs."""
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def check_logits(logits) -> None:
     bad = np.flatnonzero(np.isnan(logits) | (logits == np.inf))
     if bad.size:
         raise InputError(
-            f"logit {logits[bad[0]]} of token {bad[0]} is NaN or +inf; only finite or -inf is allowed"
+            f"logit {logits[bad[0]]} of token {bad[0]} is NaN or +inf; it must be finite or -inf"
         )
     if not np.isfinite(logits).any():
         raise InputError(f"none of {logits.size} logits is finite; at least one must be")
@@ -94,7 +94,7 @@ def sample(logits, temperature, top_k: int, top_p: float, seed: int, n: int, sam
 
 
 def gumbel_id(ids, e, seed: int, n: int) -> int:
-    """The kept token with the smallest (-ln v)/e, v drawn at counter (n, token, 1, 0); lowest id among equals."""
+    """The kept token with the smallest (-ln v)/e, v drawn at counter (n, token, 1, 0); ties: lowest id."""
     ids, e = ids[e > 0], e[e > 0].astype(np.float64)
     counter = np.zeros((ids.size, 4), np.uint32)
     counter[:, 0], counter[:, 1], counter[:, 2] = n, ids, 1
