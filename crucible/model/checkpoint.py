@@ -1,0 +1,49 @@
+"""A checkpoint opened for reading: its config, its tensors one at a time, its tokenizer and chat template."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from crucible.errors import InputError
+from crucible.model.config import ModelConfig
+from crucible.model.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An opened model file.
+
+    `read_tensor(name)` returns one tensor as f32, C-contiguous, in the canonical name and layout
+    ([out][in] for linears, Q and K rows in half-split RoPE order); tensors stay on disk until read.
+    `load_tokenizer()` builds the tokenizer; `chat_template` is Jinja text or None; `eos_ids` stop
+    a generation.
+    """
+
+    name: str
+    source: Path | None
+    config: ModelConfig
+    read_tensor: Callable[[str], np.ndarray] = field(repr=False)
+    load_tokenizer: Callable[[], Tokenizer] = field(repr=False)
+    eos_ids: tuple[int, ...] = ()
+    chat_template: str | None = field(default=None, repr=False)
+
+
+def check_tensors(
+    where: str,
+    expected: Mapping[str, tuple[int, ...]],
+    found: Mapping[str, tuple[int, ...]],
+    ignore: Callable[[str], bool],
+) -> None:
+    """Refuse a missing, surplus or misshapen tensor, naming it (names as the file spells them)."""
+    for name, shape in expected.items():
+        if name not in found:
+            raise InputError(f"{where} lacks the tensor {name}")
+        if tuple(found[name]) != tuple(shape):
+            raise InputError(
+                f"{where}: tensor {name} has shape {list(found[name])}, the config needs {list(shape)}"
+            )
+    for name in found:
+        if name not in expected and not ignore(name):
+            raise InputError(f"{where}: tensor {name} has no place in this architecture")

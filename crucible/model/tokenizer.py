@@ -1,0 +1,244 @@
+"""Text to token ids and back: byte-level BPE from GGUF or tokenizer.json, and a byte tokenizer of our own."""
+
+import codecs
+import functools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from crucible.errors import InputError, UnsupportedError
+
+
+class Tokenizer(Protocol):
+    """What the engine needs of a tokenizer; ids are ints below `vocab`."""
+
+    vocab: int
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`; control tokens written out in it are recognised."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token adds to the text; empty for a control token."""
+
+    def name(self, token: int) -> str:
+        """How the vocabulary spells a token, for displays."""
+
+
+def decode(tokenizer: Tokenizer, tokens: Iterable[int]) -> str:
+    """Text of `tokens`; bytes that are not UTF-8 become U+FFFD; equals the stream's pieces joined."""
+    return b"".join(tokenizer.token_bytes(t) for t in tokens).decode("utf-8", "replace")
+
+
+class StreamDecoder:
+    """Text pieces as tokens arrive; never emits half a UTF-8 character."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        """The text that `token` completes; empty while a character is unfinished."""
+        return self._decoder.decode(self._tokenizer.token_bytes(token))
+
+    def finish(self) -> str:
+        """What is left at the end: U+FFFD for an unfinished character, else nothing."""
+        return self._decoder.decode(b"", final=True)
+
+
+@functools.cache
+def _byte_alphabet() -> dict[str, int]:
+    """Character -> byte of byte-level BPE: printable Latin-1 as itself, the rest counted up from U+0100."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    alphabet = {chr(byte): byte for byte in printable}
+    hidden = (byte for byte in range(256) if byte not in set(printable))
+    alphabet.update((chr(0x100 + index), byte) for index, byte in enumerate(hidden))
+    return alphabet
+
+
+class BpeTokenizer:
+    """A `tokenizers` tokenizer whose tokens stand for bytes (byte-level BPE, or BPE with byte fallback)."""
+
+    def __init__(self, inner: Any, vocab: int, control: Iterable[int], byte_level: bool, bos: int | None):
+        self._inner, self.vocab, self._bos = inner, vocab, bos
+        self._control, self._byte_level = frozenset(control), byte_level
+        self._added = {i for i, token in inner.get_added_tokens_decoder().items() if not token.special}
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`, with the begin-of-text token in front where the checkpoint asks for it."""
+        ids = self._inner.encode(text, add_special_tokens=False).ids
+        return ids if self._bos is None or ids[:1] == [self._bos] else [self._bos, *ids]
+
+    @functools.lru_cache(maxsize=1 << 16)  # noqa: B019 - lives as long as the model
+    def token_bytes(self, token: int) -> bytes:
+        """Bytes of a token; an id that the vocabulary does not name (a padding row) adds nothing."""
+        spelled = self._inner.id_to_token(token)
+        if spelled is None or token in self._control:
+            return b""
+        if token in self._added:
+            return spelled.encode()
+        if not self._byte_level:
+            if len(spelled) == 6 and spelled.startswith("<0x") and spelled.endswith(">"):
+                return bytes([int(spelled[3:5], 16)])
+            return spelled.replace("\u2581", " ").encode()
+        alphabet = _byte_alphabet()
+        if any(character not in alphabet for character in spelled):
+            return spelled.encode()
+        return bytes(alphabet[character] for character in spelled)
+
+    def name(self, token: int) -> str:
+        """The vocabulary's own spelling."""
+        return self._inner.id_to_token(token) or f"<unused {token}>"
+
+
+# Pre-tokenizer of a GGUF file -> pattern that splits text into words before BPE (None: the GPT-2 pattern).
+_LLAMA3_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_PRE_TOKENIZERS = {
+    "gpt-2": None,
+    "smollm": None,
+    "llama-bpe": _LLAMA3_PATTERN,
+    "qwen2": _LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}"),
+}
+_CONTROL_TYPE = 3  # tokenizer.ggml.token_type
+_USER_DEFINED_TYPE = 4
+
+
+def from_gguf(metadata: Mapping[str, Any], vocab: int) -> BpeTokenizer:
+    """Byte-level BPE rebuilt from GGUF metadata.
+
+    Raises UnsupportedError naming the tokenizer model or pre-tokenizer that is not covered, and
+    InputError when the lists do not fit.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
+
+    kind, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "gpt-2")
+    if kind != "gpt2":
+        raise UnsupportedError(
+            f"GGUF tokenizer.ggml.model {kind!r} is not covered; 'gpt2' (byte-level BPE) is"
+        )
+    if pre not in _PRE_TOKENIZERS:
+        known = ", ".join(_PRE_TOKENIZERS)
+        raise UnsupportedError(f"GGUF tokenizer.ggml.pre {pre!r} is not covered; {known} are")
+    tokens, merges = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.merges")
+    if not tokens or merges is None:
+        raise InputError("GGUF metadata lacks tokenizer.ggml.tokens or tokenizer.ggml.merges")
+    kinds = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
+    if len(kinds) != len(tokens) or len(tokens) > vocab:
+        raise InputError(
+            f"GGUF tokenizer has {len(tokens)} tokens and {len(kinds)} types for a vocabulary of {vocab}"
+        )
+    pairs = [tuple(merge.split(" ", 1)) for merge in merges]
+    if any(len(pair) != 2 for pair in pairs):
+        raise InputError("GGUF tokenizer.ggml.merges holds an entry without two parts")
+    ids = {token: index for index, token in enumerate(tokens)}
+    try:
+        inner = Tokenizer(models.BPE(vocab=ids, merges=pairs, ignore_merges=pre == "llama-bpe"))
+    except Exception as error:  # the library raises bare Exception for a merge outside the vocabulary
+        raise InputError(f"GGUF tokenizer cannot be built: {error}") from None
+    pattern = _PRE_TOKENIZERS[pre]
+    steps = []
+    if pre == "smollm":
+        steps.append(pre_tokenizers.Digits(individual_digits=True))
+    if pattern:
+        steps.append(pre_tokenizers.Split(Regex(pattern), "isolated"))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None))
+    inner.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    control = [index for index, kind in enumerate(kinds) if kind == _CONTROL_TYPE]
+    inner.add_special_tokens([AddedToken(tokens[i], normalized=False, special=True) for i in control])
+    user = [token for token, kind in zip(tokens, kinds, strict=True) if kind == _USER_DEFINED_TYPE]
+    inner.add_tokens([AddedToken(token, normalized=False) for token in user])
+    adds_bos = bool(metadata.get("tokenizer.ggml.add_bos_token"))
+    bos = metadata.get("tokenizer.ggml.bos_token_id") if adds_bos else None
+    return BpeTokenizer(inner, vocab, control, byte_level=True, bos=bos)
+
+
+def _decoder_types(decoder: Mapping[str, Any] | None) -> set[str]:
+    """Types named in the decoder of a tokenizer.json, through its sequences."""
+    if not decoder:
+        return set()
+    inner = [t for part in decoder.get("decoders", ()) for t in _decoder_types(part)]
+    return {decoder.get("type", ""), *inner}
+
+
+def from_json(path: Path, vocab: int) -> BpeTokenizer:
+    """The tokenizer of a tokenizer.json with byte-level or byte-fallback tokens; errors say what is off."""
+    from tokenizers import Tokenizer
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        types = _decoder_types(json.loads(text).get("decoder"))
+        inner = Tokenizer.from_str(text)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except Exception as error:  # json, UTF-8 and the tokenizers library's bare Exception
+        raise InputError(f"{path.name} is not a tokenizer file: {error}") from None
+    if not types & {"ByteLevel", "ByteFallback"}:
+        shown = ", ".join(sorted(types)) or "none"
+        raise UnsupportedError(f"{path.name}: decoder {shown} is not covered; ByteLevel and ByteFallback are")
+    if inner.get_vocab_size(with_added_tokens=True) > vocab:
+        raise InputError(f"{path.name} has {inner.get_vocab_size()} tokens, the model has {vocab}")
+    control = [i for i, token in inner.get_added_tokens_decoder().items() if token.special]
+    prefix = inner.encode("").ids  # what the file's post-processor puts in front of every text
+    bos = prefix[0] if prefix else None
+    return BpeTokenizer(inner, vocab, control, byte_level="ByteLevel" in types, bos=bos)
+
+
+class ByteTokenizer:
+    """Ids 0..255 are bytes, then the control tokens, then made-up words so that every id reads as text.
+
+    Encoding uses bytes and control tokens only; a word's text encodes to its bytes.
+    """
+
+    CONTROL = ("<|begin|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
+    _SYLLABLES = tuple(c + v for c in "bdfgklmnprstvz" for v in "aeiou")
+
+    def __init__(self, vocab: int):
+        first = 256 + len(self.CONTROL)
+        if vocab < first:
+            raise InputError(f"a byte-level vocabulary needs {first} ids or more, got {vocab}")
+        self.vocab = vocab
+        self._first_word = first
+
+    @classmethod
+    def control_id(cls, name: str) -> int:
+        """Id of a control token such as "<|end|>"."""
+        return 256 + cls.CONTROL.index(name)
+
+    def encode(self, text: str) -> list[int]:
+        """Bytes of the UTF-8 text; control tokens written out become their ids."""
+        ids: list[int] = []
+        while text:
+            at, name = min(((text.find(c), c) for c in self.CONTROL if c in text), default=(len(text), ""))
+            ids += text[:at].encode("utf-8", "surrogatepass")
+            ids += [self.control_id(name)] if name else []
+            text = text[at + len(name) :]
+        return ids
+
+    def _word(self, index: int) -> str:
+        count = len(self._SYLLABLES)
+        places = [index % count, index // count % count]
+        if index >= count**2:
+            places.append(index // count**2 - 1)
+        return " " + "".join(self._SYLLABLES[place] for place in places)
+
+    def token_bytes(self, token: int) -> bytes:
+        """One byte, nothing for a control token, or the made-up word."""
+        if token < 256:
+            return bytes([token])
+        return b"" if token < self._first_word else self._word(token - self._first_word).encode()
+
+    def name(self, token: int) -> str:
+        """A readable spelling."""
+        if 256 <= token < self._first_word:
+            return self.CONTROL[token - 256]
+        return self.token_bytes(token).decode("utf-8", "backslashreplace")
+
+
+def check_ids(ids: Sequence[int], vocab: int) -> None:
+    """Refuse token ids outside [0, vocab)."""
+    for index, token in enumerate(ids):
+        if not 0 <= token < vocab:
+            raise InputError(f"token id {token} at position {index} is outside the vocabulary of {vocab}")
