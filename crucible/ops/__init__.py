@@ -1,1 +1,1 @@
-"""The small operations of a block: embedding, RMSNorm, RoPE, K/V store, SwiGLU, residual (contract section 7)."""
+"""The small operations of a block (contract section 7), each launched the same way on every device."""

@@ -1,0 +1,71 @@
+"""Sampling parameters of one request, validated once and kept in the formats that the contract names."""
+
+import math
+import operator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from crucible.errors import InputError
+
+SAMPLERS = ("inverse-cdf", "gumbel-id")
+Sampler = Literal["inverse-cdf", "gumbel-id"]
+SEED_LIMIT = 1 << 64
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How to choose a token; temperature 0 is greedy and uses no draw.
+
+    temperature: >= 0, kept as float32; top_k: 0 means the whole vocabulary; top_p: f64 in (0, 1];
+    seed: 64 bits, the whole identity of the random state beside the draw number.
+    InputError names the first value that breaks its rule.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    sampler: Sampler = "inverse-cdf"
+
+    def __post_init__(self):
+        temperature, top_p = _number("temperature", self.temperature), _number("top_p", self.top_p)
+        if not (math.isfinite(temperature) and temperature >= 0):
+            raise InputError(f"temperature {self.temperature} must be finite and at least 0 (0 is greedy)")
+        with np.errstate(over="ignore"):
+            rounded = np.float32(temperature)
+        if math.isinf(rounded) or (temperature > 0 and rounded == 0):
+            raise InputError(f"temperature {self.temperature} does not fit float32; use 0 for greedy")
+        if not 0 < top_p <= 1:
+            raise InputError(f"top_p {self.top_p} must be greater than 0 and at most 1 (1 keeps all)")
+        top_k, seed = _integer("top_k", self.top_k), _integer("seed", self.seed)
+        if top_k < 0:
+            raise InputError(f"top_k {top_k} must be 0 (the whole vocabulary) or more")
+        if not 0 <= seed < SEED_LIMIT:
+            raise InputError(f"seed {seed} must fit 64 bits: 0 to {SEED_LIMIT - 1}")
+        if self.sampler not in SAMPLERS:
+            raise InputError(f"sampler {self.sampler!r} is unknown; choose {' or '.join(SAMPLERS)}")
+        for name, value in (("temperature", rounded), ("top_k", top_k), ("top_p", top_p), ("seed", seed)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether this takes the largest logit without a draw."""
+        return self.temperature == 0
+
+
+def _number(name: str, value) -> float:
+    if isinstance(value, (bool, str)):
+        raise InputError(f"{name} {value!r} must be a number")
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{name} {value!r} must be a number") from None
+
+
+def _integer(name: str, value) -> int:
+    try:
+        return operator.index(None if isinstance(value, bool) else value)
+    except TypeError:
+        raise InputError(f"{name} {value!r} must be a whole number") from None

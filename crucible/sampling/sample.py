@@ -1,0 +1,97 @@
+"""Choose a token from logits, rank them, and report log-probabilities (contract section 8)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from crucible.device.checks import expect, need_cpu
+from crucible.errors import InputError
+from crucible.sampling.params import SAMPLERS, SamplingParams
+from crucible.sampling.philox import check_draw
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A chosen token, how many ranks top_k and top_p left, and the uniform draw (None if none was used)."""
+
+    token: int
+    kept: int
+    u: float | None
+
+
+_REFUSALS = {
+    1: "the logits hold a NaN or +inf; every logit must be finite or -inf",
+    2: "no logit is finite; at least one must be",
+    3: "a logit overflows when divided by the temperature {temperature}; raise the temperature",
+}
+
+
+def _refuse(status: int, temperature=1) -> None:
+    if status:
+        raise InputError(_REFUSALS[status].format(temperature=temperature))
+
+
+def _size(logits) -> int:
+    expect("logits", logits, np.float32, (None,))
+    if logits.shape[0] < 1:
+        raise InputError("logits are empty; the vocabulary has at least one token")
+    return logits.shape[0]
+
+
+def sample(device, logits, params: SamplingParams, draw: int = 0, u: float | None = None) -> Sample:
+    """One token from f32 logits [V] with draw number `draw` of the request's seed.
+
+    `u` in [0, 1) replaces the draw of the inverse-cdf sampler (for checks at exact boundaries).
+    InputError for logits outside the contract and for a temperature that overflows one.
+    """
+    need_cpu("sample", device)
+    vocab = _size(logits)
+    if u is not None and not 0 <= u < 1:
+        raise InputError(f"u {u} must be at least 0 and less than 1")
+    token, kept, used = np.zeros(1, np.int32), np.zeros(1, np.int32), np.zeros(1, np.float64)
+    if params.greedy:
+        return Sample(greedy(device, logits), 1, None)
+    status = device.call(
+        "crucible_sample",
+        *(logits, vocab, params.temperature, params.top_k, params.top_p, np.uint64(params.seed)),
+        *(check_draw(draw), SAMPLERS.index(params.sampler), -1.0 if u is None else float(u)),
+        *(token, kept, used),
+    )
+    _refuse(status, params.temperature)
+    return Sample(int(token[0]), int(kept[0]), float(used[0]) if params.sampler == "inverse-cdf" else None)
+
+
+def greedy(device, logits) -> int:
+    """The token with the largest logit, lowest id among equals; logits f32 [V]."""
+    need_cpu("greedy", device)
+    token = np.zeros(1, np.int32)
+    _refuse(device.call("crucible_greedy", logits, _size(logits), token))
+    return int(token[0])
+
+
+def rank(device, logits, temperature, k: int) -> np.ndarray:
+    """int32 [k]: the first k token ids by logit/temperature descending, then by id ascending."""
+    need_cpu("rank", device)
+    vocab = _size(logits)
+    if not 1 <= k <= vocab:
+        raise InputError(f"k {k} must lie in 1..{vocab}, the vocabulary")
+    ids = np.zeros(k, np.int32)
+    _refuse(device.call("crucible_rank", logits, vocab, np.float32(temperature), k, ids), temperature)
+    return ids
+
+
+def logprobs(device, logits) -> np.ndarray:
+    """f64 [V]: log of the softmax over the whole vocabulary at temperature 1; -inf for a -inf logit."""
+    need_cpu("logprobs", device)
+    out = np.zeros(_size(logits), np.float64)
+    _refuse(device.call("crucible_logprobs", logits, out.size, out))
+    return out
+
+
+def ln(device, v) -> np.ndarray:
+    """Natural logarithm of finite v > 0, f64 [n] (the contract's series), for conformance."""
+    need_cpu("ln", device)
+    expect("v", v, np.float64, (None,))
+    out = device.empty(v.shape, np.float64)
+    device.call("crucible_ln", v, out, v.size)
+    return out
