@@ -1,0 +1,142 @@
+"""Run notebooks through papermill into one run folder; what is done survives a failure or Ctrl-C."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from crucible.errors import InputError
+from crucible.evidence import record
+from crucible.report.notebooks import Literal, Notebook, parameters, root
+from crucible.report.parameters import DRIVER_FILLED
+
+KERNEL = "python3"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one notebook: done, failed, stopped or skipped; `error` is one line."""
+
+    stem: str
+    status: str
+    seconds: float
+    executed: Path | None
+    values: Mapping[str, Literal]
+    error: str = ""
+
+
+@dataclass
+class Run:
+    """A run folder and the outcomes so far, in order."""
+
+    folder: Path
+    parameter_set: str
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        """0 when every notebook is done, 130 when the run was stopped, else 1."""
+        states = {o.status for o in self.outcomes}
+        return 130 if "stopped" in states else 0 if states <= {"done"} else 1
+
+
+def new_folder(out: Path | None, name: str) -> Path:
+    """`out`, else outputs/<time>-<name>; made if missing. A folder inside notebooks/ is refused."""
+    folder = Path(out) if out else root() / "outputs" / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
+    folder = folder.resolve()
+    notebooks = (root() / "notebooks").resolve()
+    if folder == notebooks or notebooks in folder.parents:
+        raise InputError(f"{folder} lies in notebooks/, which a run never writes to; choose another --out")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; --out names a folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def execute(
+    notebooks: list[Notebook],
+    values: Mapping[str, Mapping[str, Literal]],
+    folder: Path,
+    parameter_set: str = "",
+    progress: bool = True,
+) -> Run:
+    """Run `notebooks` in order with `values[stem]`; a failing notebook is an outcome, never a raise.
+
+    Executed copies land in folder/notebooks, each notebook's record in folder/evidence, all records
+    in folder/evidence.json after every notebook. The kernel is always `python3`, its working
+    directory is `folder`. Ctrl-C stops the run and keeps what is done.
+    """
+    logging.getLogger("papermill").setLevel(logging.ERROR)  # papermill's own lines repeat the progress bar
+    (folder / "notebooks").mkdir(parents=True, exist_ok=True)
+    run = Run(folder, parameter_set)
+    for notebook in notebooks:
+        if any(o.status == "stopped" for o in run.outcomes):
+            run.outcomes.append(Outcome(notebook.stem, "skipped", 0.0, None, values.get(notebook.stem, {})))
+            continue
+        (folder / "evidence" / f"{notebook.stem}.json").unlink(
+            missing_ok=True
+        )  # never pass off an older run's record
+        run.outcomes.append(_one(notebook, values.get(notebook.stem, {}), folder, progress))
+        collect(folder)
+    return run
+
+
+def _one(notebook: Notebook, values: Mapping[str, Literal], folder: Path, progress: bool) -> Outcome:
+    import papermill
+    from papermill.exceptions import PapermillExecutionError
+
+    executed = folder / "notebooks" / f"{notebook.stem}.ipynb"
+    known = parameters(notebook)
+    given = {**_filled(known, folder), **values}
+    started = time.monotonic()
+    status, error = "done", ""
+    try:
+        papermill.execute_notebook(
+            _prepared(notebook),
+            str(executed),
+            parameters=given,
+            kernel_name=KERNEL,
+            cwd=str(folder),
+            progress_bar={"desc": notebook.stem} if progress else False,
+        )
+    except PapermillExecutionError as problem:
+        status, error = "failed", f"{problem.ename}: {problem.evalue}"
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        status, error = "stopped", "stopped by Ctrl-C"
+    except Exception as problem:  # a kernel that dies or never starts must not take the other notebooks along
+        status, error = "failed", f"{type(problem).__name__}: {problem}"
+    seconds = time.monotonic() - started
+    return Outcome(
+        notebook.stem, status, seconds, executed if executed.exists() else None, given, _line(error)
+    )
+
+
+def _prepared(notebook: Notebook):
+    """The notebook as a node for papermill, with the kernel fixed and no editor's pairing left in it."""
+    node = notebook.read()
+    node.metadata.pop("jupytext", None)
+    node.metadata["kernelspec"] = {"name": KERNEL, "display_name": "Python 3", "language": "python"}
+    node.metadata["language_info"] = {"name": "python"}
+    return node
+
+
+def _filled(known: Mapping, folder: Path) -> dict[str, str]:
+    ours = {"output_dir": folder}
+    if (folder / "evidence.json").exists():
+        ours["evidence_path"] = folder / "evidence.json"
+    return {name: str(ours[name]) for name in DRIVER_FILLED if name in known and name in ours}
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:400]
+
+
+def collect(folder: Path) -> Path | None:
+    """Gather folder/evidence/*.json (in name order) into folder/evidence.json; None when there is none."""
+    records = []
+    for path in sorted((folder / "evidence").glob("*.json")):
+        records += record.load(path)
+    return record.save(folder / "evidence.json", records) if records else None

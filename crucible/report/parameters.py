@@ -1,0 +1,72 @@
+"""Parameter sets (params/*.yaml): read, check every name and type, choose the one for this machine."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from crucible.errors import InputError
+from crucible.report.notebooks import Literal, Notebook, Parameter, parameters, root, suggest
+
+COMMON = "common"
+# The driver fills these in for every notebook that has them: the run's folder and its evidence so far.
+DRIVER_FILLED = ("output_dir", "evidence_path")
+
+
+def fitting() -> Path:
+    """params/gpu.yaml where NVML shows an NVIDIA GPU, else params/cpu.yaml."""
+    from crucible.evidence.envelope import gpu
+
+    return root() / "params" / ("gpu.yaml" if gpu() else "cpu.yaml")
+
+
+def read_set(path: Path) -> dict[str, dict[str, Literal]]:
+    """A parameter set as {notebook stem or "common": {name: value}}, its shape checked but not its names."""
+    import yaml
+
+    try:
+        body = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise InputError(f"cannot read parameter set {path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(body, dict) or not all(isinstance(v, dict | None) for v in body.values()):
+        raise InputError(f"{path} must map notebook names (or common) to `parameter: value` lines")
+    return {str(k): v or {} for k, v in body.items()}
+
+
+def resolve(
+    values: Mapping[str, Mapping[str, Literal]], notebooks: list[Notebook], where: str = "parameter set"
+) -> dict[str, dict[str, Literal]]:
+    """The values each notebook gets, by stem.
+
+    Raises InputError for a section that is no notebook, a name that its notebook does not have (with
+    the nearest names), a common name that no notebook has, or a value of another type than the default.
+    """
+    known = {n.stem: parameters(n) for n in notebooks}
+    for section in values:
+        if section != COMMON and section not in known:
+            raise InputError(f"{where}: no notebook {section!r}{suggest(section, [*known, COMMON])}")
+    everything = {name for found in known.values() for name in found}
+    for name in values.get(COMMON, {}):
+        if name not in everything:
+            raise InputError(f"{where}: no notebook has a parameter {name!r}{suggest(name, everything)}")
+    resolved = {}
+    for stem, found in known.items():
+        own = values.get(stem, {})
+        for name in own:
+            if name not in found:
+                raise InputError(f"{where}: {stem} has no parameter {name!r}{suggest(name, found)}")
+        common = {k: v for k, v in values.get(COMMON, {}).items() if k in found}
+        resolved[stem] = {k: _typed(found[k], v, f"{where}: {stem}") for k, v in {**common, **own}.items()}
+    return resolved
+
+
+def _typed(parameter: Parameter, value: Literal, where: str) -> Literal:
+    default = parameter.default
+    if isinstance(default, float) and type(value) is int:
+        return float(value)
+    if default is not None and type(value) is not type(default):
+        raise InputError(
+            f"{where}: parameter {parameter.name} must be {type(default).__name__} like its default "
+            f"{default!r}, got {value!r}"
+        )
+    return value

@@ -1,0 +1,114 @@
+"""Executed notebooks as HTML sections and Markdown: prose, folded code, figures with captions, tables."""
+
+import base64
+import functools
+import html
+import re
+from pathlib import Path
+
+from crucible.report.page import external_references, highlight
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+@functools.cache
+def _markdown():
+    import mistune
+
+    class Renderer(mistune.HTMLRenderer):
+        def heading(self, text, level, **attributes):
+            return f"<h{min(level + 1, 6)}>{text}</h{min(level + 1, 6)}>\n"
+
+        def block_code(self, code, info=None):
+            return highlight(code, (info or "text").split()[0])
+
+        def image(self, text, url, title=None):
+            if not url.startswith("data:"):
+                return html.escape(text)  # the page carries its pictures or shows none
+            return f'<img src="{url}" alt="{html.escape(text)}">'
+
+        def link(self, text, url, title=None):
+            return f'<a rel="noreferrer" href="{html.escape(self.safe_url(url))}">{text}</a>'
+
+    return mistune.create_markdown(renderer=Renderer(escape=True), plugins=["table"])
+
+
+def markdown(text: str) -> str:
+    """Markdown as HTML, headings one level down, raw HTML shown as text, wide tables scrollable."""
+    return scrollable(_markdown()(text))
+
+
+def scrollable(text: str) -> str:
+    """Every table in a box that scrolls sideways on a narrow screen."""
+    return text.replace("<table", '<div class="scroll"><table').replace("</table>", "</table></div>")
+
+
+def notebook(node, code: bool = True) -> str:
+    """An executed notebook's cells as HTML; code is folded, the parameter cells become one table."""
+    parts = []
+    for cell in node.cells:
+        tags = cell.metadata.get("tags", [])
+        if cell.cell_type == "markdown":
+            parts.append(markdown(cell.source))
+        elif cell.cell_type == "code":
+            if code and "papermill-error-cell-tag" not in tags:
+                title = "parameters" if "parameters" in tags else "code"
+                title = "parameters of this run" if "injected-parameters" in tags else title
+                folded = f"<summary>{title}</summary>{highlight(cell.source)}"
+                parts.append(f"<details>{folded}</details>")
+            parts += [output(o) for o in cell.outputs]
+    return "\n".join(parts)
+
+
+def output(item) -> str:
+    """One output of a cell as HTML: the richest form that needs nothing from outside the page."""
+    if item.output_type == "stream":
+        return f"<pre>{html.escape(plain(item.text))}</pre>"
+    if item.output_type == "error":
+        return f'<pre class="error">{html.escape(plain(chr(10).join(item.traceback)))}</pre>'
+    if item.get("metadata", {}).get("crucible", {}).get("caption"):
+        return ""  # the picture above carries it
+    data = item.data
+    if "image/png" in data:
+        caption = html.escape(data.get("text/plain", ""))
+        image = data["image/png"].replace("\n", "")
+        picture = f'<img alt="{caption}" src="data:image/png;base64,{image}">'
+        return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"
+    if "text/html" in data and not external_references(data["text/html"]):
+        return scrollable(data["text/html"])
+    if "text/markdown" in data:
+        return markdown(data["text/markdown"])
+    return f"<pre>{html.escape(plain(data.get('text/plain', '')))}</pre>"
+
+
+def plain(text: str) -> str:
+    """Text without terminal colours."""
+    return _ANSI.sub("", text)
+
+
+def head(node) -> tuple[str, str]:
+    """(title, opening prose) of a notebook: its first markdown cell's heading and the rest of that cell."""
+    for cell in node.cells:
+        if cell.cell_type == "markdown":
+            title, _, rest = cell.source.partition("\n")
+            return title.lstrip("# ").strip(), rest.strip()
+    return "", ""
+
+
+def closing(node) -> str:
+    """The last markdown cell with a heading: what the notebook says is known now."""
+    texts = [c.source for c in node.cells if c.cell_type == "markdown" and c.source.startswith("#")]
+    return texts[-1].partition("\n")[2].strip() if len(texts) > 1 else ""
+
+
+def figures(node, folder: Path, stem: str) -> list[tuple[Path, str]]:
+    """Write a notebook's pictures to folder/<stem>_<n>.png; returns (path, caption) in order."""
+    written = []
+    for cell in node.cells:
+        for item in cell.get("outputs", []):
+            if "image/png" in item.get("data", {}):
+                path = folder / f"{stem}_{len(written) + 1}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(base64.b64decode(item.data["image/png"]))
+                written.append((path, item.data.get("text/plain", "")))
+    return written

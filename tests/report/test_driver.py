@@ -1,0 +1,163 @@
+"""The driver: unknown names are refused, failures keep their executed copy, notebooks/ is never written."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from crucible.errors import InputError
+from crucible.evidence.record import Record, load, save
+from crucible.report import driver
+from crucible.report.assemble import assemble
+from crucible.report.notebooks import Notebook, discover, parse_parameters, select
+from crucible.report.page import external_references
+from crucible.report.parameters import read_set, resolve
+
+GOOD = """# %% [markdown]
+# # Good
+#
+# Does it run?
+
+# %% tags=["parameters"]
+rows = 4  # rows of the batch
+scale = 0.5  # a factor
+output_dir = ""  # folder for the record; empty: none is written
+
+# %%
+print(rows, scale, os.getcwd() == output_dir)
+"""
+BAD = """# %% [markdown]
+# # Bad
+
+# %% tags=["parameters"]
+rows = 4  # rows
+
+# %%
+before = "kept"
+print(before)
+
+# %%
+raise ValueError("the seventh seal")
+"""
+STOPS = """# %% tags=["parameters"]
+output_dir = ""  # folder
+
+# %%
+print("half way")
+
+# %%
+import os, signal, threading
+os.kill(int(open(output_dir + "/driver.pid").read()), signal.SIGINT)
+threading.Event().wait()
+"""
+
+
+def write(folder: Path, **texts: str) -> list[Notebook]:
+    for stem, text in texts.items():
+        (folder / f"{stem}.py").write_text(text)
+    return discover(folder)
+
+
+@pytest.fixture
+def two(tmp_path):
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    return write(folder, **{"01_bad": BAD, "02_good": GOOD})
+
+
+def test_discovery_takes_any_numbered_notebook_and_prefers_the_source(tmp_path):
+    found = write(tmp_path, **{"07_later": GOOD, "03_more": GOOD, "notes": GOOD})
+    (tmp_path / "03_more.ipynb").write_text("{}")
+    (tmp_path / "04_only.ipynb").write_text("{}")
+    assert [n.source.name for n in discover(tmp_path)] == ["03_more.py", "04_only.ipynb", "07_later.py"]
+    assert [n.stem for n in select(found, ["7"])] == ["07_later"]
+    with pytest.raises(InputError, match="no notebook '9'"):
+        select(found, ["9"])
+
+
+def test_parameters_are_literals_with_help():
+    found = parse_parameters('# how many\nrows = 4\nname = "a"  # who\nlengths = [1, 2]  # L\n', "here")
+    assert {k: (p.default, p.help) for k, p in found.items()} == {
+        "rows": (4, "how many"),
+        "name": ("a", "who"),
+        "lengths": ([1, 2], "L"),
+    }
+    for text in ("rows = 2 * two", "import os", "a = b = 1"):
+        with pytest.raises(InputError, match="literal"):
+            parse_parameters(text, "here")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"02_good": {"row": 1}}, "02_good has no parameter 'row'; did you mean rows"),
+        ({"02_goood": {"rows": 1}}, "no notebook '02_goood'; did you mean 02_good"),
+        ({"common": {"scales": 1.0}}, "no notebook has a parameter 'scales'; did you mean scale"),
+        ({"02_good": {"rows": "many"}}, "rows must be int like its default 4, got 'many'"),
+        ({"02_good": {"rows": True}}, "rows must be int"),
+    ],
+)
+def test_unknown_parameters_are_refused_by_name_with_near_misses(two, values, message):
+    with pytest.raises(InputError, match=message):
+        resolve(values, two)
+
+
+def test_common_values_reach_every_notebook_that_has_them(two):
+    resolved = resolve({"common": {"rows": 9, "scale": 1}, "01_bad": {"rows": 7}}, two)
+    assert resolved == {"01_bad": {"rows": 7}, "02_good": {"rows": 9, "scale": 1.0}}
+
+
+def test_a_parameter_set_that_is_not_a_mapping_is_refused(tmp_path):
+    path = tmp_path / "x.yaml"
+    for text in ("- a\n", "a: 3\n", "a: [1\n"):
+        path.write_text(text)
+        with pytest.raises(InputError, match=r"x\.yaml"):
+            read_set(path)
+    with pytest.raises(InputError, match="cannot read parameter set"):
+        read_set(tmp_path / "none.yaml")
+
+
+def test_a_run_inside_notebooks_is_refused():
+    with pytest.raises(InputError, match="never writes to"):
+        driver.new_folder(driver.root() / "notebooks" / "run", "x")
+
+
+def test_a_failing_notebook_leaves_its_copy_and_a_report_that_says_so(two, tmp_path):
+    before = {p: p.read_bytes() for p in two[0].source.parent.iterdir()}
+    run = driver.execute(two, {"02_good": {"rows": 6}}, tmp_path / "run", progress=False)
+    assert [(o.stem, o.status) for o in run.outcomes] == [("01_bad", "failed"), ("02_good", "done")]
+    assert run.exit_code == 1 and run.outcomes[0].error == "ValueError: the seventh seal"
+    assert {p: p.read_bytes() for p in two[0].source.parent.iterdir()} == before
+    executed = nbformat.read(run.outcomes[0].executed, as_version=4)
+    assert "kept" in json.dumps(executed.cells) and executed.metadata.kernelspec.name == "python3"
+    assert "6 0.5 True" in json.dumps(nbformat.read(run.outcomes[1].executed, as_version=4).cells)
+    markdown, page = (path.read_text() for path in assemble(run))
+    assert "1 of 2 notebooks ran to the end" in markdown and "the seventh seal" in markdown
+    assert "the seventh seal" in page and "Traceback" in page and not external_references(page)
+
+
+def test_ctrl_c_keeps_what_is_done_and_skips_the_rest(tmp_path):
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    write(folder, **{"01_good": GOOD, "02_stops": STOPS, "03_never": GOOD})
+    program = (
+        "import os, sys; from pathlib import Path; from crucible.report import driver, notebooks, assemble\n"
+        "out = Path(sys.argv[2]); out.mkdir(); (out / 'driver.pid').write_text(str(os.getpid()))\n"
+        "run = driver.execute(notebooks.discover(Path(sys.argv[1])), {}, out, progress=False)\n"
+        "assemble.assemble(run); print([o.status for o in run.outcomes]); sys.exit(run.exit_code)"
+    )
+    command = [sys.executable, "-c", program, str(folder), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "['done', 'stopped', 'skipped']", done.stderr
+    assert done.returncode == 130
+    assert "half way" in (tmp_path / "run/notebooks/02_stops.ipynb").read_text()
+    assert "stopped by Ctrl-C" in (tmp_path / "run/report.html").read_text()
+
+
+def test_records_of_a_run_are_gathered_in_name_order(tmp_path):
+    for stem in ("02_b", "01_a"):
+        save(tmp_path / "evidence" / f"{stem}.json", [Record("k", f"claim {stem}", "c", "measured")])
+    assert [r.claim for r in load(driver.collect(tmp_path))] == ["claim 01_a", "claim 02_b"]
