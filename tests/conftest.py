@@ -1,27 +1,43 @@
-"""Options and skips for every test: `--slow` adds the long sweeps, `gpu` tests need a CUDA GPU."""
+"""Options and fixtures of every layer: slow and gpu selection, one cpu device per vector level."""
 
 import functools
 
 import pytest
 
+from crucible.device.cpu import CpuDevice, available_levels
+
 
 def pytest_addoption(parser):
-    parser.addoption("--slow", action="store_true", help="also run the long sweeps")
+    parser.addoption("--slow", action="store_true", help="run the long sweeps too")
 
 
 @functools.cache
-def _has_gpu() -> bool:
-    try:
-        import cupy
+def _no_gpu() -> str | None:
+    """Why the cuda device cannot be had here, or None."""
+    from crucible import device
+    from crucible.errors import CrucibleError
 
-        return cupy.cuda.runtime.getDeviceCount() > 0
-    except Exception:  # no driver, no cupy, no GPU: each is a machine without one
-        return False
+    try:
+        device.get("cuda")
+    except (CrucibleError, ImportError) as error:
+        return str(error)
+    return None
 
 
 def pytest_collection_modifyitems(config, items):
     for item in items:
         if "slow" in item.keywords and not config.getoption("--slow"):
             item.add_marker(pytest.mark.skip(reason="long sweep; run with --slow"))
-        if "gpu" in item.keywords and not _has_gpu():
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+        if "gpu" in item.keywords and _no_gpu() is not None:
+            item.add_marker(pytest.mark.skip(reason=f"needs a CUDA GPU: {_no_gpu()}"))
+
+
+@functools.cache
+def _cpu(level: str) -> CpuDevice:
+    return CpuDevice(level)
+
+
+@pytest.fixture(params=available_levels())
+def cpu(request) -> CpuDevice:
+    """The cpu device, once per vector level that this processor can run."""
+    return _cpu(request.param)

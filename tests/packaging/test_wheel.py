@@ -28,7 +28,7 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
-    """The bin folder of an environment with the wheel and its base dependencies, at the versions of the lock."""
+    """The bin folder of an environment with the wheel and its base dependencies, at the lock's versions."""
     home = tmp_path_factory.mktemp("empty")
     venv.create(home, with_pip=True)
     pins = ROOT / "requirements.lock"
