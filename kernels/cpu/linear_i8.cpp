@@ -65,7 +65,7 @@ inline void add_to(const Sums& s, double* t) {
     _mm256_storeu_pd(t + 4 * i, _mm256_add_pd(_mm256_loadu_pd(t + 4 * i), _mm256_cvtepi32_pd(part[i])));
   }
 }
-constexpr int kTileRows = 6;
+constexpr int kTileRows = 4;  // more rows would spill: each product needs a register of its own
 #else
 struct Sums {
   int32_t v[16];
