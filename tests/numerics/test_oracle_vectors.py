@@ -1,5 +1,6 @@
 """The NumPy oracle reproduces every stored vector bit for bit."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ def test_exp_and_sigmoid():
 
 def test_sums_and_trees():
     z = load("sums")
-    parts = [z["x"][a:b] for a, b in zip(z["offsets"][:-1], z["offsets"][1:], strict=True)]
+    parts = [z["x"][a:b] for a, b in itertools.pairwise(z["offsets"])]
     assert_same_bits(z["sum256"], np.stack([scalar.sum256(p) for p in parts]))
     assert_same_bits(z["sumsq256"], np.stack([scalar.sumsq256(p) for p in parts]))
     assert_same_bits(z["tree32"], scalar.tree32(z["tree32_p"]))
@@ -115,7 +116,7 @@ def test_seeded_samples_and_ranks():
     made = [scalar.sample(*case, 0, 0, u=float(u)) for case, u in zip(cases(z, "u"), z["u_u"], strict=True)]
     assert_same_bits(z["u_token"], np.array([m[0] for m in made], np.int32))
     assert_same_bits(z["u_kept"], np.array([m[1] for m in made], np.int32))
-    logits = [z["logits"][a:b] for a, b in zip(z["offsets"][:-1], z["offsets"][1:], strict=True)]
+    logits = [z["logits"][a:b] for a, b in itertools.pairwise(z["offsets"])]
     assert_same_bits(z["greedy"], np.array([scalar.greedy(x) for x in logits], np.int32))
     assert_same_bits(z["rank_big"], scalar.rank(logits[0], 1, 512))
     assert_same_bits(z["rank_ties"], scalar.rank(logits[1], 1, 512))
