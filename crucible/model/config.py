@@ -46,6 +46,9 @@ class ModelConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise InputError(f"model config: {name} is {value!r}, it must be a positive integer")
+        for fused in (ATTENTION_LINEARS, ("ffn_gate", "ffn_up")):
+            if 0 < len(self.biases.intersection(fused)) < len(fused):
+                raise UnsupportedError(f"a bias on some but not all of {', '.join(fused)} is not covered")
         if self.heads % self.kv_heads:
             raise UnsupportedError(
                 f"model config: {self.heads} query heads do not share {self.kv_heads} key/value heads evenly"

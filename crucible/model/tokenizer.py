@@ -3,7 +3,7 @@
 import codecs
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -235,10 +235,3 @@ class ByteTokenizer:
         if 256 <= token < self._first_word:
             return self.CONTROL[token - 256]
         return self.token_bytes(token).decode("utf-8", "backslashreplace")
-
-
-def check_ids(ids: Sequence[int], vocab: int) -> None:
-    """Refuse token ids outside [0, vocab)."""
-    for index, token in enumerate(ids):
-        if not 0 <= token < vocab:
-            raise InputError(f"token id {token} at position {index} is outside the vocabulary of {vocab}")

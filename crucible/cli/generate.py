@@ -1,0 +1,130 @@
+"""`crucible generate`: stream text from a prompt, or print tokens and digests as JSON."""
+
+import dataclasses
+import json
+import sys
+from typing import Any
+
+import typer
+
+EXAMPLE = (
+    'Example: crucible generate --model smollm2 --prompt "The capital of France is" --max-tokens 20 --json'
+)
+
+
+def load_model(name: str, device: str, mode: str) -> Any:
+    """Load a model with a progress bar on stderr; one with a known source is fetched first, with a notice."""
+    from tqdm import tqdm
+
+    from crucible.cli.fetch import fetch_with_progress
+    from crucible.device.base import NAMES
+    from crucible.model.fetch import SOURCES, cached
+    from crucible.model.model import Model
+
+    runnable = device in ("auto", "cpu") or device not in NAMES  # otherwise loading refuses the device
+    if runnable and name in SOURCES and cached(name) is None:
+        print(f"model {name} is not on this machine yet, fetching it once", file=sys.stderr)
+        fetch_with_progress(name)
+    with tqdm(desc=f"load {name}", unit="block", leave=False, disable=None) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        return Model.load(name, device, mode, progress)
+
+
+def as_json(model: Any, options: Any, result: Any) -> dict[str, Any]:
+    """What `--json` prints: the request, tokens, digests and random state, with times kept apart."""
+    from crucible.numerics.contract import CONTRACT_VERSION
+
+    found = dataclasses.asdict(result)
+    timings = found.pop("timings")
+    rates = {
+        "prefill_tokens_per_second": len(result.prompt_tokens) / timings["prefill_seconds"],
+        "decode_tokens_per_second": (len(result.tokens) - 1) / timings["decode_seconds"],
+    }
+    return {
+        "model": model.name,
+        "mode": model.mode,
+        "device": model.device.name,
+        "contract_version": int(CONTRACT_VERSION),
+        "options": dataclasses.asdict(options),
+        **found,
+        "prompt_logits_digest": result.prompt_logits_digest,
+        "timings": {**timings, **rates},
+    }
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+
+    @app.command(epilog=EXAMPLE)
+    def generate(
+        prompt: str = typer.Option(
+            ..., "--prompt", "-p", help="The text to continue; - reads it from stdin."
+        ),
+        model: str = typer.Option(
+            "smollm2", help="smollm2, synthetic-12x768, a .gguf file or a checkpoint folder."
+        ),
+        max_tokens: int = typer.Option(128, help="Tokens to generate at most."),
+        temperature: float = typer.Option(0.0, help="0 takes the largest logit (greedy)."),
+        top_k: int = typer.Option(0, help="Keep this many ranks; 0 keeps all."),
+        top_p: float = typer.Option(1.0, help="Keep the ranks up to this share of the probability."),
+        seed: int | None = typer.Option(None, help="64-bit seed; drawn and reported when absent."),
+        sampler: str = typer.Option("inverse-cdf", help="inverse-cdf or gumbel-id."),
+        device: str = typer.Option("auto", help="cpu, cuda or auto (cpu)."),
+        mode: str = typer.Option("f32", help="f32 or int8 (8-bit weights, 16-bit activations)."),
+        chunk: int | None = typer.Option(None, help="Prompt tokens that run at a time; moves no bit."),
+        page_seed: int | None = typer.Option(
+            None, help="Shuffle the physical pages by this seed; moves no bit."
+        ),
+        chat: bool = typer.Option(
+            False, "--chat", help="Wrap the prompt as a user message by the chat template."
+        ),
+        system: str | None = typer.Option(None, help="System message in front, with --chat."),
+        ignore_eos: bool = typer.Option(False, "--ignore-eos", help="Go on after an end-of-text token."),
+        json_output: bool = typer.Option(
+            False, "--json", help="Print one JSON object with tokens and digests."
+        ),
+    ) -> None:
+        """Generate text from a prompt; the same request gives the same bits however it is run."""
+        from crucible.model.chat import render
+        from crucible.model.generate import Generation, Options, check_request, stream
+
+        options = Options(
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            sampler=sampler,
+            chunk=chunk,
+            page_seed=page_seed,
+            ignore_eos=ignore_eos,
+            digests=json_output,
+        )
+        options.sampling()  # refuse bad values before a model loads
+        text = sys.stdin.read() if prompt == "-" else prompt
+        loaded = load_model(model, device, mode)
+        if chat:
+            messages = [{"role": "system", "content": system}] if system is not None else []
+            text = render(loaded.chat_template, [*messages, {"role": "user", "content": text}])
+        _, params = check_request(loaded, text, options)
+        options = dataclasses.replace(options, seed=None if params.greedy else params.seed)
+        try:
+            for event in stream(loaded, text, options):
+                if isinstance(event, Generation):
+                    result = event
+                elif not json_output:
+                    print(event.text, end="", flush=True)
+        except KeyboardInterrupt:
+            print()
+            print("interrupted", file=sys.stderr)
+            raise typer.Exit(130) from None
+        if json_output:
+            print(json.dumps(as_json(loaded, options, result), ensure_ascii=False))
+        else:
+            print()
+            if options.seed is not None and seed is None:
+                print(f"seed {options.seed}", file=sys.stderr)

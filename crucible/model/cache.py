@@ -1,0 +1,78 @@
+"""The paged K/V cache of a model: device pools, page accounting and page tables (contract section 5)."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from crucible.device import Device
+from crucible.errors import InputError
+from crucible.kv.pool import PagePool
+from crucible.kv.table import PageTables
+from crucible.model.config import ModelConfig
+from crucible.numerics.contract import PAGE_SIZE
+
+
+def pages_for(positions: int) -> int:
+    """Pages that hold `positions` positions."""
+    return -(-positions // PAGE_SIZE)
+
+
+@dataclass(eq=False)
+class KVCache:
+    """K and V pools [pages][layers][16][kv_dim] f32 on the device, with who owns which page.
+
+    A request is a row of `tables`; `reserve` gives it pages, `release` takes them back. `prepared`
+    holds the forward passes recorded over these pools.
+    """
+
+    config: ModelConfig
+    device: Device
+    kpool: Any
+    vpool: Any
+    pages: PagePool
+    tables: PageTables
+    prepared: dict[tuple, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def create(
+        cls, device: Device, config: ModelConfig, num_pages: int, max_requests: int = 1, poison: bool = False
+    ) -> "KVCache":
+        """A cache of `num_pages` pages; `poison` fills it with NaN so that a read of a foreign slot shows."""
+        shape = (num_pages, config.layers, PAGE_SIZE, config.kv_dim)
+        pools = [device.empty(shape), device.empty(shape)]
+        if poison:
+            for pool in pools:
+                pool.fill(np.nan)
+        stride = min(num_pages, pages_for(config.context))
+        return cls(config, device, *pools, PagePool(num_pages), PageTables(max_requests, stride))
+
+    def reserve(self, request: int, positions: int, page_seed: int | None = None) -> list[int]:
+        """Give table row `request` pages for `positions` positions; `page_seed` shuffles their order.
+
+        Raises PoolExhausted when too few pages are free, InputError for more than the context.
+        """
+        if positions > self.config.context:
+            raise InputError(f"{positions} positions do not fit the context of {self.config.context}")
+        count = pages_for(positions)
+        pages = self.pages.allocate(count, request)
+        if page_seed is not None:
+            random.Random(page_seed).shuffle(pages)
+        self.tables.set(request, pages)
+        return pages
+
+    def release(self, request: int) -> None:
+        """Take back every page of table row `request`."""
+        self.pages.free(request)
+        self.tables.clear(request)
+
+    def read(self, request: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """K and V of positions 0..length-1 in order, each f32 [layers][length][kv_dim] on the host."""
+        rows = np.asarray(self.tables.array[request][: pages_for(length)])
+        found = []
+        for pool in (self.kpool, self.vpool):
+            pages = self.device.download(pool[rows])  # [n][layers][16][kv_dim]
+            logical = pages.swapaxes(0, 1).reshape(self.config.layers, -1, self.config.kv_dim)
+            found.append(np.ascontiguousarray(logical[:, :length]))
+        return found[0], found[1]

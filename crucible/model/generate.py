@@ -1,0 +1,243 @@
+"""Generate tokens from a prompt: whole, chunked or on shuffled pages, always the same bits."""
+
+import operator
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+
+from crucible.errors import InputError
+from crucible.kv.slices import Slice
+from crucible.model.cache import KVCache, pages_for
+from crucible.model.model import Model
+from crucible.model.tokenizer import StreamDecoder
+from crucible.model.transformer import check_ids
+from crucible.numerics.digest import digest
+from crucible.sampling.params import SamplingParams
+from crucible.sampling.sample import sample
+
+# Rows of a prompt that run at once when no chunk is asked for: bounds the scratch memory, moves no bit.
+DEFAULT_CHUNK = 512
+_SEED_BITS = 53  # of a drawn seed, so that every JSON reader keeps it whole
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to generate; fields other than the sampling ones move no bit.
+
+    temperature 0 is greedy; `seed` None is drawn and reported; `stop` are token ids that end the
+    text beside the model's own; `chunk` prompt rows run at a time (None: 512); `page_seed` shuffles
+    the physical pages and poisons the rest with NaN; `digests` False saves their time.
+    """
+
+    max_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    sampler: str = "inverse-cdf"
+    stop: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    chunk: int | None = None
+    page_seed: int | None = None
+    variant: str = "reference"
+    digests: bool = True
+
+    def sampling(self) -> SamplingParams:
+        """The validated sampling parameters; a seed is drawn where one is needed and none was given."""
+        seed = self.seed
+        if seed is None:
+            seed = 0 if self.temperature == 0 else secrets.randbits(_SEED_BITS)
+        return SamplingParams(self.temperature, self.top_k, self.top_p, seed, self.sampler)
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds, apart from all that the contract fixes; decode_seconds spans sampling and every step."""
+
+    load_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+
+
+@dataclass(frozen=True)
+class RandomState:
+    """All that decides the next draw: the seed (None where greedy uses none) and its number."""
+
+    seed: int | None
+    next_draw: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One generated token: the text it completes, its step's logits digest (None without digests)."""
+
+    token: int
+    text: str
+    kept: int
+    logits_digest: str | None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A finished generation.
+
+    Digests are those of contract section 9 (None without digests): `logits_digests[i]` are the
+    logits that token i was taken from, the first being the prompt's; prompt and final K/V digests
+    cover [layers][positions][kv_dim] of the positions stored by then. `finish_reason` is "stop" or
+    "length".
+    """
+
+    text: str
+    tokens: list[int]
+    prompt_tokens: list[int]
+    finish_reason: str
+    random_state: RandomState
+    logits_digests: list[str] | None
+    prompt_k_digest: str | None
+    prompt_v_digest: str | None
+    k_digest: str | None
+    v_digest: str | None
+    timings: Timings = field(compare=False)
+
+    @property
+    def prompt_logits_digest(self) -> str | None:
+        """Digest of the logits of the prompt's last position."""
+        return self.logits_digests[0] if self.logits_digests else None
+
+
+def whole_number(name: str, value: object, least: int) -> int:
+    """`value` as an int of at least `least`, or InputError."""
+    try:
+        number = operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
+    except TypeError:
+        raise InputError(f"{name} {value!r} must be a whole number") from None
+    if number < least:
+        raise InputError(f"{name} {number} must be at least {least}")
+    return number
+
+
+def check_request(
+    model: Model, prompt: str | Sequence[int], options: Options
+) -> tuple[list[int], SamplingParams]:
+    """Token ids and sampling parameters of a request, or InputError for the first rule it breaks."""
+    params = options.sampling()
+    max_tokens = whole_number("max_tokens", options.max_tokens, 1)
+    if options.chunk is not None:
+        whole_number("chunk", options.chunk, 1)
+    ids = model.encode(prompt) if isinstance(prompt, str) else prompt
+    ids = check_ids(ids, model.config.vocab).tolist()
+    if not ids:
+        raise InputError("the prompt is empty; give at least one token")
+    context = model.config.context
+    if len(ids) + max_tokens > context:
+        raise InputError(
+            f"{len(ids)} prompt tokens and max_tokens {max_tokens} exceed the context of {context}; "
+            f"shorten the prompt or ask for at most {max(context - len(ids), 0)} tokens"
+        )
+    check_ids(options.stop, model.config.vocab)
+    return ids, params
+
+
+def prefill(model: Model, ids: Sequence[int], cache: KVCache, request: int, options: Options):
+    """Run the prompt through the model in chunks; logits f32 [V] of its last position."""
+    chunk = options.chunk or DEFAULT_CHUNK
+    for start in range(0, len(ids), chunk):
+        part = ids[start : start + chunk]
+        last = start + chunk >= len(ids)
+        logits = model.transformer.forward(
+            part,
+            [Slice(request, start, len(part))],
+            cache,
+            rows=None if last else (),
+            variant=options.variant,
+        )
+    return logits[0]
+
+
+def stream(
+    model: Model, prompt: str | Sequence[int], options: Options | None = None, **changes
+) -> Iterator[Step | Generation]:
+    """Yield a Step per token as it is made, then one Generation.
+
+    `options` or its fields as keywords. Raises InputError for a request that breaks a rule (before
+    the first token); the cache is released however the iteration ends.
+    """
+    unknown = set(changes) - {f.name for f in fields(Options)}
+    if unknown:
+        raise InputError(
+            f"unknown option {min(unknown)!r}; options are {', '.join(f.name for f in fields(Options))}"
+        )
+    options = Options(**{**({} if options is None else vars(options)), **changes})
+    ids, params = check_request(model, prompt, options)
+    return _stream(model, ids, params, options)
+
+
+def _stream(
+    model: Model, ids: list[int], params: SamplingParams, options: Options
+) -> Iterator[Step | Generation]:
+    shuffled = options.page_seed is not None
+    positions = len(ids) + options.max_tokens
+    # A shuffled map draws from more pages than it needs, so that gaps lie between them.
+    cache = model.new_cache(pages_for(positions) * (2 if shuffled else 1), poison=shuffled)
+    cache.reserve(0, positions, options.page_seed)
+    stops = {*options.stop, *(() if options.ignore_eos else model.eos_ids)}
+    decoder = StreamDecoder(model.tokenizer)
+    tokens: list[int] = []
+    pieces: list[str] = []
+    digests: list[str] = []
+
+    started = time.perf_counter()
+    logits = prefill(model, ids, cache, 0, options)
+    prefilled = time.perf_counter()
+    prompt_kv = _kv_digests(cache, len(ids)) if options.digests else (None, None)
+
+    decode_started, decode_seconds, reason = time.perf_counter(), 0.0, "length"
+    while True:
+        chosen = sample(model.device, logits, params, draw=len(tokens))
+        mark = digest(model.device.download(logits)) if options.digests else None
+        tokens.append(chosen.token)
+        digests += [mark] if mark else []
+        stopped = chosen.token in stops
+        done = stopped or len(tokens) == options.max_tokens
+        text = decoder.push(chosen.token) + (decoder.finish() if done else "")
+        pieces.append(text)
+        decode_seconds += time.perf_counter() - decode_started
+        yield Step(chosen.token, text, chosen.kept, mark)
+        decode_started = time.perf_counter()
+        if done:
+            reason = "stop" if stopped else "length"
+            break
+        position = len(ids) + len(tokens) - 1
+        logits = model.transformer.forward(
+            [chosen.token], [Slice(0, position, 1)], cache, variant=options.variant
+        )[0]
+
+    kv = _kv_digests(cache, len(ids) + len(tokens) - 1) if options.digests else (None, None)
+    yield Generation(
+        text="".join(pieces),
+        tokens=tokens,
+        prompt_tokens=ids,
+        finish_reason=reason,
+        random_state=RandomState(None if params.greedy else params.seed, 0 if params.greedy else len(tokens)),
+        logits_digests=digests if options.digests else None,
+        prompt_k_digest=prompt_kv[0],
+        prompt_v_digest=prompt_kv[1],
+        k_digest=kv[0],
+        v_digest=kv[1],
+        timings=Timings(model.load_seconds, prefilled - started, decode_seconds),
+    )
+
+
+def _kv_digests(cache: KVCache, length: int) -> tuple[str, str]:
+    k, v = cache.read(0, length)
+    return digest(k), digest(v)
+
+
+def generate(
+    model: Model, prompt: str | Sequence[int], options: Options | None = None, **changes
+) -> Generation:
+    """Run a request to its end; `options` or its fields as keywords, errors as `stream`."""
+    *_, last = stream(model, prompt, options, **changes)
+    assert isinstance(last, Generation)
+    return last

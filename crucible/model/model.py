@@ -1,0 +1,131 @@
+"""A loaded model: config, tokenizer and transformer, opened by name or by path."""
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from crucible import device as devices
+from crucible.device.base import NAMES
+from crucible.errors import InputError, NoKernelError
+from crucible.model.cache import KVCache
+from crucible.model.checkpoint import Checkpoint
+from crucible.model.config import ModelConfig
+from crucible.model.fetch import SOURCES, cached
+from crucible.model.tokenizer import Tokenizer, decode
+from crucible.model.transformer import Transformer
+from crucible.model.weights import MODES, load_weights
+
+SYNTHETIC = "synthetic-12x768"
+
+
+def open_checkpoint(path_or_name: str | Path) -> Checkpoint:
+    """Checkpoint of a known name (smollm2, synthetic-12x768), a GGUF file or a Hugging Face folder.
+
+    Raises InputError when there is nothing of that name, when a known model is not fetched yet, or
+    when the file is damaged; UnsupportedError for a model outside version 1 of the contract.
+    """
+    from crucible.model.gguf import open_gguf
+    from crucible.model.safetensors import open_safetensors
+
+    name = str(path_or_name)
+    if name == SYNTHETIC:
+        from crucible.model.synthetic import open_synthetic
+
+        return open_synthetic()
+    if name in SOURCES:
+        path = cached(name)
+        if path is None:
+            raise InputError(f"model {name} is not on this machine yet; run: crucible fetch {name}")
+        return open_gguf(path)
+    path = Path(path_or_name).expanduser()
+    if path.is_dir():
+        return open_safetensors(path)
+    if not path.exists():
+        known = ", ".join((*SOURCES, SYNTHETIC))
+        raise InputError(f"no model at {name}; give a .gguf file, a Hugging Face folder or one of {known}")
+    if path.suffix == ".safetensors" or path.name == "config.json":
+        return open_safetensors(path.parent)
+    return open_gguf(path)
+
+
+@dataclass(eq=False)
+class Model:
+    """A model ready to run; `load_seconds` is the time that opening and packing took."""
+
+    name: str
+    config: ModelConfig
+    mode: str
+    device: devices.Device
+    transformer: Transformer = field(repr=False)
+    load_tokenizer: Callable[[], Tokenizer] = field(repr=False)
+    eos_ids: tuple[int, ...] = ()
+    chat_template: str | None = field(default=None, repr=False)
+    load_seconds: float = 0.0
+
+    @classmethod
+    def load(
+        cls,
+        path_or_name: str | Path,
+        device: str = "auto",
+        mode: str = "f32",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> "Model":
+        """Open and pack a model; `mode` is f32 or int8 (contract section 6). Errors as `open_checkpoint`.
+
+        NoKernelError on a device that cannot run a whole model yet (all but cpu).
+        """
+        start = time.perf_counter()
+        if mode not in MODES:
+            raise InputError(f"unknown mode {mode!r}; choose one of {', '.join(MODES)}")
+        if device not in ("auto", "cpu") and device in NAMES:
+            raise NoKernelError("the whole model", device)
+        target = devices.get(device)
+        checkpoint = open_checkpoint(path_or_name)
+        return cls.from_checkpoint(checkpoint, target, mode, progress, start)
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        checkpoint: Checkpoint,
+        device: devices.Device,
+        mode: str = "f32",
+        progress: Callable[[int, int], None] | None = None,
+        start: float | None = None,
+    ) -> "Model":
+        """Pack an opened checkpoint for a device."""
+        start = time.perf_counter() if start is None else start
+        weights = load_weights(device, checkpoint, mode, progress)
+        return cls(
+            name=checkpoint.name,
+            config=checkpoint.config,
+            mode=mode,
+            device=device,
+            transformer=Transformer(device, checkpoint.config, weights),
+            load_tokenizer=checkpoint.load_tokenizer,
+            eos_ids=checkpoint.eos_ids,
+            chat_template=checkpoint.chat_template,
+            load_seconds=time.perf_counter() - start,
+        )
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The checkpoint's tokenizer, loaded when first needed: token ids alone do without."""
+        return self.load_tokenizer()
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`; InputError for text that is not Unicode (a lone surrogate)."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"the prompt is not valid Unicode text at character {error.start}") from None
+        return self.tokenizer.encode(text)
+
+    def decode(self, tokens) -> str:
+        """Text of token ids."""
+        return decode(self.tokenizer, tokens)
+
+    def new_cache(self, num_pages: int, max_requests: int = 1, poison: bool = False) -> KVCache:
+        """An empty paged K/V cache for this model."""
+        return KVCache.create(self.device, self.config, num_pages, max_requests, poison)

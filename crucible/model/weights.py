@@ -1,0 +1,98 @@
+"""Weights of the transformer on a device: fused linears, packed once, read tensor by tensor."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crucible.device import Device
+from crucible.errors import InputError
+from crucible.linear.weights import LinearWeight, pack, pack_int8, quantize_weight
+from crucible.model.checkpoint import Checkpoint
+from crucible.model.config import ATTENTION_LINEARS
+
+MODES = ("f32", "int8")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One transformer block; qkv holds the rows of q, k and v, gate_up those of gate and up.
+
+    Rows of a linear layer are independent, so that fusing layers changes no bit. The norms over a
+    head's D channels are None unless the model has them.
+    """
+
+    attn_norm: Any
+    qkv: LinearWeight
+    q_norm: Any | None
+    k_norm: Any | None
+    output: LinearWeight
+    ffn_norm: Any
+    gate_up: LinearWeight
+    down: LinearWeight
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All weights of a model; `embedding` is f32 [V][hidden], or (q int8 [V][hidden], s_w f32 [V])."""
+
+    mode: str
+    embedding: Any
+    blocks: tuple[Block, ...]
+    output_norm: Any
+    head: LinearWeight
+
+
+def load_weights(
+    device: Device, checkpoint: Checkpoint, mode: str, progress: Callable[[int, int], None] | None = None
+) -> Weights:
+    """Read and pack every tensor; at most one layer's f32 copy is alive beside the packed form.
+
+    Contract section 6: in int8 mode the embedding is an int8 table and a tied head shares its q
+    and s_w. `progress(done, total)` counts blocks.
+    """
+    if mode not in MODES:
+        raise InputError(f"unknown mode {mode!r}; choose one of {', '.join(MODES)}")
+    config, read = checkpoint.config, checkpoint.read_tensor
+
+    def fused(layer: int, *kinds: str) -> LinearWeight:
+        names = [f"blk.{layer}.{kind}" for kind in kinds]
+        rows = [read(f"{name}.weight") for name in names]
+        bias = None
+        if kinds[0] in config.biases:
+            bias = device.upload(np.concatenate([read(f"{name}.bias") for name in names]))
+        return pack(device, device.upload(rows[0] if len(rows) == 1 else np.concatenate(rows)), mode, bias)
+
+    def vector(name: str) -> Any:
+        return device.upload(read(f"{name}.weight"))
+
+    table = device.upload(read("token_embd.weight"))
+    if mode == "int8":
+        embedding = quantize_weight(device, table)
+        head = pack_int8(device, *embedding) if config.tied else None
+    else:
+        embedding = table
+        head = pack(device, table, mode) if config.tied else None
+    del table
+    if head is None:
+        head = pack(device, device.upload(read("output.weight")), mode)
+
+    blocks = []
+    for layer in range(config.layers):
+        prefix = f"blk.{layer}."
+        blocks.append(
+            Block(
+                attn_norm=vector(prefix + "attn_norm"),
+                qkv=fused(layer, *ATTENTION_LINEARS),
+                q_norm=vector(prefix + "attn_q_norm") if config.qk_norm else None,
+                k_norm=vector(prefix + "attn_k_norm") if config.qk_norm else None,
+                output=fused(layer, "attn_output"),
+                ffn_norm=vector(prefix + "ffn_norm"),
+                gate_up=fused(layer, "ffn_gate", "ffn_up"),
+                down=fused(layer, "ffn_down"),
+            )
+        )
+        if progress:
+            progress(layer + 1, config.layers)
+    return Weights(mode, embedding, tuple(blocks), vector("output_norm"), head)
