@@ -37,3 +37,17 @@ def closure(source: Path, include_dirs: tuple[Path, ...] = ()) -> list[Path]:
             if found is not None:
                 queue.append(found)
     return seen
+
+
+def locate(stem: str | Path) -> Path:
+    """The file of kernels/<stem>.cu, or `stem` itself where it is the path of a .cu file."""
+    path = Path(stem)
+    if path.suffix == ".cu":
+        if not path.is_file():
+            raise InputError(f"no kernel file at {path}")
+        return path.resolve()
+    path = kernels_dir() / f"{stem}.cu"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in kernels_dir().glob("*.cu")))
+        raise InputError(f"no kernel {stem!r}; kernels/ has {known}")
+    return path

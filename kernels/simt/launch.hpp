@@ -1,0 +1,282 @@
+// From (grid, block, shared bytes, void** arguments) to blocks running on a few OS threads.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "cpu/pool.h"  // FloatEnv
+#include "schedule.hpp"
+
+namespace simt {
+
+// Blocks keep their stacks between launches; a worker borrows one for the length of a launch.
+class BlockStore {
+ public:
+  Block* take() {
+    std::lock_guard<std::mutex> hold(lock_);
+    if (!free_.empty()) {
+      Block* b = free_.back();
+      free_.pop_back();
+      return b;
+    }
+    Block* b = new Block();
+    void* memory = mmap(nullptr, kMaxThreads * kStack, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+      delete b;
+      return nullptr;
+    }
+    b->stacks = static_cast<char*>(memory);
+    return b;
+  }
+  void give(Block* b) {
+    std::lock_guard<std::mutex> hold(lock_);
+    free_.push_back(b);
+  }
+
+ private:
+  std::mutex lock_;
+  std::vector<Block*> free_;
+};
+
+static BlockStore& store() {
+  static BlockStore* s = new BlockStore;  // never destroyed: a launch may outlive static destructors
+  return *s;
+}
+
+static const char* misplaced_shared = nullptr;  // an `extern __shared__` array outside a function
+
+// Start of the block's dynamic shared memory; stands for `extern __shared__ T name[]`.
+template <class T>
+static inline T* dynamic_shared(const char* name) {
+  if (!current) {
+    misplaced_shared = name;
+    return nullptr;
+  }
+  return reinterpret_cast<T*>(current->block->shared + kFence);
+}
+
+struct Launch {
+  dim3 grid, block;
+  size_t shared;
+  void (*body)(void*);
+  void* argument;
+  std::atomic<uint64_t> next{0};
+  std::atomic<uint64_t> end;  // first block that is not to run; a fault lowers it
+  std::mutex lock;
+  uint64_t failed = ~0ull;  // the lowest failed block, so that the report does not depend on timing
+  Report* report;
+};
+
+static bool fence_holds(const Block& b, size_t shared) {
+#if !defined(SIMT_ASAN)
+  for (size_t i = 0; i < kFence; i++)
+    if (static_cast<unsigned char>(b.shared[i]) != kFenceFill ||
+        static_cast<unsigned char>(b.shared[kFence + shared + i]) != kFenceFill)
+      return false;
+#else
+  (void)b, (void)shared;
+#endif
+  return true;
+}
+
+static void prepare_block(Block& b, const Launch& launch, uint64_t number) {
+  const dim3 n = launch.block;
+  b.grid = launch.grid;
+  b.extent = n;
+  b.index = dim3(number % launch.grid.x, number / launch.grid.x % launch.grid.y,
+                 number / (static_cast<uint64_t>(launch.grid.x) * launch.grid.y));
+  b.threads = b.alive = n.x * n.y * n.z;
+  b.warp_count = (b.threads + kWarp - 1) / kWarp;
+  b.ready_warps = b.warp_count == 32 ? ~0u : (1u << b.warp_count) - 1;
+  b.spins = 0;
+  b.body = launch.body;
+  b.argument = launch.argument;
+  b.report.fault = 0;
+  b.os_thread.size = 0;
+  b.all = Barrier();
+  for (Barrier& barrier : b.named) barrier = Barrier();
+  for (unsigned w = 0; w < b.warp_count; w++) {
+    const unsigned lanes = b.threads - w * kWarp;
+    b.warps[w].alive = b.warps[w].ready = lanes >= kWarp ? ~0u : (1u << lanes) - 1;
+    b.warps[w].waiting = 0;
+  }
+  static const size_t page = sysconf(_SC_PAGESIZE);
+  for (; b.prepared < b.threads; b.prepared++) {
+    Context& c = b.fibers[b.prepared].context;
+    c.bottom = b.stacks + b.prepared * kStack + page;
+    c.size = kStack - page;
+    mprotect(b.stacks + b.prepared * kStack, page, PROT_NONE);  // an overflow stops instead of spreading
+  }
+  for (unsigned i = 0; i < b.threads; i++) {
+    Fiber& f = b.fibers[i];
+    f.block = &b;
+    f.thread = dim3(i % n.x, i / n.x % n.y, i / (n.x * n.y));
+    f.lane = i % kWarp;
+    f.warp = i / kWarp;
+    prepare(f.context, fiber_entry, (i % kColours) * kColourBytes);
+  }
+  if (launch.shared) memset(b.shared + kFence, kSharedFill, launch.shared);
+}
+
+static void run_block(Block& b, Launch& launch, uint64_t number) {
+  prepare_block(b, launch, number);
+  current = &b.fibers[0];
+  switch_context(b.os_thread, b.fibers[0].context, false);
+  if (!b.report.fault && !fence_holds(b, launch.shared)) {
+    b.report.fault = static_cast<int>(Fault::shared_overrun);
+    b.report.block[0] = b.index.x, b.report.block[1] = b.index.y, b.report.block[2] = b.index.z;
+    b.report.thread[0] = b.report.thread[1] = b.report.thread[2] = 0;
+    snprintf(b.report.message, sizeof b.report.message,
+             "some thread wrote outside the %zu bytes of dynamic shared memory; a sanitize build names it",
+             launch.shared);
+  }
+  if (b.report.fault) {
+    std::lock_guard<std::mutex> hold(launch.lock);
+    if (number < launch.failed) {
+      launch.failed = number;
+      *launch.report = b.report;
+      launch.end = number;
+    }
+  }
+}
+
+static void work(Launch& launch) {
+  FloatEnv clean;
+  Block* b = store().take();
+  const size_t bytes = launch.shared + 2 * kFence;
+  void* shared = nullptr;
+  if (!b || posix_memalign(&shared, 1024, bytes)) {
+    std::lock_guard<std::mutex> hold(launch.lock);
+    launch.report->fault = static_cast<int>(Fault::misuse);
+    snprintf(launch.report->message, sizeof launch.report->message, "no memory for the stacks of a block");
+    launch.failed = 0;
+    launch.end = 0;
+    return;
+  }
+  b->shared = static_cast<char*>(shared);
+  memset(b->shared, kFenceFill, bytes);
+#if defined(SIMT_ASAN)
+  __asan_poison_memory_region(b->shared, kFence);
+  __asan_poison_memory_region(b->shared + kFence + launch.shared, kFence);
+#endif
+  for (uint64_t i; (i = launch.next++) < launch.end;) run_block(*b, launch, i);
+#if defined(SIMT_ASAN)
+  __asan_unpoison_memory_region(b->shared, bytes);
+#endif
+  free(shared);
+  b->shared = nullptr;
+  store().give(b);
+}
+
+// Runs every block on up to `workers` OS threads; fills `report`, whose fault is 0 on success.
+static void run(void (*body)(void*), void* argument, const unsigned* grid, const unsigned* block,
+                size_t shared, int workers, Report* report) {
+  Launch launch{};
+  launch.grid = dim3(grid[0], grid[1], grid[2]);
+  launch.block = dim3(block[0], block[1], block[2]);
+  launch.shared = shared;
+  launch.body = body;
+  launch.argument = argument;
+  launch.report = report;
+  const uint64_t blocks = static_cast<uint64_t>(grid[0]) * grid[1] * grid[2];
+  launch.end = blocks;
+  report->fault = 0;
+  if (misplaced_shared) {
+    report->fault = static_cast<int>(Fault::misuse);
+    snprintf(report->message, sizeof report->message,
+             "extern __shared__ %s stands outside a function; declare it inside the kernel",
+             misplaced_shared);
+    return;
+  }
+#if defined(SIMT_ASAN)
+  // Static shared memory is one instrumented global here (ASan guards no thread-local variable), so
+  // blocks, and launches, take turns.
+  static std::mutex one_launch;
+  std::lock_guard<std::mutex> hold(one_launch);
+  workers = 1;
+#endif
+  std::vector<std::thread> helpers;
+  for (int i = 1; i < workers && static_cast<uint64_t>(i) < blocks; i++) {
+    try {
+      helpers.emplace_back([&launch] { work(launch); });
+    } catch (const std::system_error&) {
+      break;  // fewer threads than wanted: the others take the blocks
+    }
+  }
+  work(launch);
+  for (std::thread& t : helpers) t.join();
+}
+
+// One parameter: kind (f float, i signed, u unsigned, s struct) and size; a pointer is p (read and
+// write) or P (read only) and its pointee.
+template <class T>
+static void describe_type(char* out, size_t size) {
+  char kind = std::is_floating_point<T>::value ? 'f'
+              : std::is_unsigned<T>::value     ? 'u'
+              : std::is_integral<T>::value     ? 'i'
+                                               : 's';
+  snprintf(out, size, "%c%zu", kind, sizeof(T));
+}
+
+template <class T>
+struct Describe {
+  static void write(char* out, size_t size) { describe_type<std::remove_cv_t<T>>(out, size); }
+};
+
+template <class T>
+struct Describe<T*> {
+  static void write(char* out, size_t size) {
+    *out = std::is_const<T>::value ? 'P' : 'p';
+    if constexpr (std::is_void<T>::value) {
+      snprintf(out + 1, size - 1, "s1");
+    } else {
+      describe_type<std::remove_cv_t<T>>(out + 1, size - 1);
+    }
+  }
+};
+
+template <class F>
+struct Kernel;
+
+template <class... A>
+struct Kernel<void(A...)> {
+  static const char* signature() {
+    static char text[32 * (sizeof...(A) + 1)];
+    char* out = text;
+    ((Describe<std::remove_cv_t<A>>::write(out, 24), out += strlen(out), *out++ = ' '), ...);
+    if (out != text) out[-1] = 0;
+    return text;
+  }
+  struct Bound {
+    void (*kernel)(A...);
+    void** args;
+  };
+  template <size_t... I>
+  static void call(const Bound& b, std::index_sequence<I...>) {
+    b.kernel(*static_cast<std::remove_cv_t<A>*>(b.args[I])...);
+  }
+  static void body(void* bound) { call(*static_cast<Bound*>(bound), std::index_sequence_for<A...>()); }
+  static void launch(void (*kernel)(A...), void** args, const unsigned* grid, const unsigned* block,
+                     size_t shared, int workers, Report* report) {
+    Bound bound{kernel, args};
+    run(body, &bound, grid, block, shared, workers, report);
+  }
+};
+
+}  // namespace simt
+
+// Exports one kernel: its signature and a launch that takes pointers to the arguments.
+#define SIMT_EXPORT(entry)                                                                                 \
+  extern "C" __attribute__((visibility("default"))) const char* simt_signature() {                         \
+    return simt::Kernel<decltype(entry)>::signature();                                                     \
+  }                                                                                                        \
+  extern "C" __attribute__((visibility("default"))) void simt_launch(void** args, const unsigned* grid,    \
+                                                                     const unsigned* block, size_t shared, \
+                                                                     int workers, simt::Report* report) {  \
+    simt::Kernel<decltype(entry)>::launch(entry, args, grid, block, shared, workers, report);              \
+  }
