@@ -1,0 +1,105 @@
+"""Prefill and decode of a whole model in tokens per second, every engine in a process of its own."""
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from crucible.bench.engines import ENGINES, PEERS
+from crucible.bench.outcome import Contender, Outcome
+from crucible.bench.rounds import interleave
+from crucible.bench.worker import Worker
+from crucible.errors import InputError, UnavailableError
+
+TEXT = """
+A numerical result is only as good as its account. Two runs of one program may add the same numbers in
+two orders, and each order rounds differently; the sums then part in the last bit, the next layer multiplies
+the difference, and a sampler that stands between two near-equal words turns it into another sentence.
+Whoever wants to repeat a result must therefore say in which order every sum is taken, and every machine
+must keep to it.
+"""
+PAUSE = 0.3  # seconds between engines: OpenMP threads spin for up to 0.2 s after their work
+
+
+def prompt(model: str, length: int) -> list[int]:
+    """`length` token ids of plain English in the model's own vocabulary (the text repeats as needed)."""
+    from crucible.model.model import open_checkpoint
+
+    ids = open_checkpoint(model).load_tokenizer().encode(TEXT)
+    return (ids * (length // len(ids) + 1))[:length]
+
+
+def _names(modes: Sequence[str], against: Sequence[str]) -> list[str]:
+    unknown = [peer for peer in against if peer not in PEERS]
+    if unknown:
+        raise InputError(f"unknown peer {unknown[0]!r} for a whole model; choose from {', '.join(PEERS)}")
+    names = [f"crucible {mode}" for mode in modes]
+    missing = [name for name in names if name not in ENGINES]
+    if missing or not names:
+        raise InputError(f"unknown mode in {list(modes)}; choose f32, int8 or both")
+    return [*names, *against]
+
+
+def run(
+    task: str,
+    model: str,
+    modes: Sequence[str] = ("f32", "int8"),
+    against: Sequence[str] = (),
+    length: int = 512,
+    steps: int = 64,
+    rounds: int = 5,
+    threads: int = 2,
+    peers_python: str = sys.executable,
+    say: Callable[[str], None] = lambda text: None,
+) -> Outcome:
+    """`task` prefill: `length` prompt tokens a second; decode: greedy steps a second after `length` tokens.
+
+    A peer that cannot load is left out, and `say` gets the one line that tells why.
+    """
+    if task not in ("prefill", "decode"):
+        raise InputError(f"unknown task {task!r}; choose prefill or decode")
+    ids = prompt(model, length)
+    with ExitStack() as stack:
+        workers: dict[str, Worker] = {}
+        for name in _names(modes, against):
+            python = peers_python if name in PEERS else sys.executable
+            say(f"loading {name}")
+            try:
+                workers[name] = stack.enter_context(Worker(name, model, threads, python))
+            except UnavailableError as error:
+                if name not in PEERS:
+                    raise
+                say(f"without {name}: {error}")
+        chosen: dict[str, list[int]] = {}
+
+        def timed(name: str) -> Callable[[], float]:
+            def sample() -> float:
+                if task == "prefill":
+                    return length / workers[name].ask("prefill", ids=ids)["seconds"]
+                answer = workers[name].ask("decode", ids=ids, steps=steps)
+                chosen[name] = answer["tokens"]
+                return steps / answer["seconds"]
+
+            return sample
+
+        say(f"{rounds} interleaved rounds of {', '.join(workers)}")
+        samples = interleave({name: timed(name) for name in workers}, rounds, PAUSE)
+        first = next(iter(workers))
+        contenders = []
+        for name, worker in workers.items():
+            facts = {
+                "peak GB": round(worker.ask("memory")["peak_bytes"] / 1e9, 3),
+                "load s": round(worker.load_seconds, 2),
+            }
+            if task == "decode":
+                facts[f"tokens as {first}"] = _agreement(chosen[first], chosen[name])
+            contenders.append(
+                Contender(name, worker.arithmetic, "tok/s", tuple(samples[name]), name not in PEERS, facts)
+            )
+    what = f"{length} prompt tokens" if task == "prefill" else f"{steps} greedy steps after {length} tokens"
+    return Outcome(f"{task} of {model}: {what}, {threads} threads", tuple(contenders))
+
+
+def _agreement(a: Sequence[int], b: Sequence[int]) -> str:
+    """How many leading tokens agree, as "n of total": a sign that two engines run the same model."""
+    same = next((i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), len(a))
+    return f"{same} of {len(a)}"

@@ -1,0 +1,130 @@
+"""`crucible bench`: side-by-side timings, interleaved on this machine, with medians and brackets."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLE = """
+Example:
+
+  crucible bench decode --against transformers --against llama.cpp --json bench.json
+"""
+
+app = typer.Typer(no_args_is_help=True, help="Time Crucible beside other engines (nothing here is a test).")
+
+Against = Annotated[list[str] | None, typer.Option(help="A peer to stand beside; repeatable.")]
+Json = Annotated[
+    Path | None, typer.Option("--json", help="Evidence file to write into; other kinds of record in it stay.")
+]
+Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds; one more is taken and thrown away.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads of every engine; default: all processors.")]
+ModelName = Annotated[str, typer.Option("--model", help="Name, GGUF file or folder.")]
+Modes = Annotated[list[str], typer.Option("--mode", help="f32 or int8; repeatable, default both.")]
+PeersPython = Annotated[
+    str, typer.Option(help="Interpreter whose environment holds the peers (and crucible); default: this one.")
+]
+
+
+def register(root: typer.Typer) -> None:
+    """Add the command group to `root`."""
+    root.add_typer(app, name="bench")
+
+
+def _threads(given: int | None) -> int:
+    from crucible.device.cpu import default_threads
+
+    return given or default_threads()
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _finish(kind: str, claim: str, outcomes: list, threads: int, json: Path | None, more: dict) -> None:
+    from crucible.bench import outcome
+
+    typer.echo(outcome.matrix(outcomes) if len(outcomes) > 1 else outcomes[0].text())
+    if json is not None:
+        record = outcome.to_record(kind, claim, outcomes, {"threads": threads, **more})
+        typer.echo(f"record: {outcome.save(json, [record])}")
+
+
+@app.command(epilog="Example:\n\n  crucible bench linear --against torch --rows 1 --rows 256")
+def linear(
+    against: Against = None,
+    rows: Annotated[
+        list[int] | None, typer.Option(help="Rows T; repeatable, default 1, 16, 256, 512.")
+    ] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Shapes of smollm2 or synthetic-12x768.")] = None,
+    rounds: Rounds = 7,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """Linear layers in f32 and int8, beside torch's f32 and bf16."""
+    from crucible.bench import linear as bench
+    from crucible.errors import InputError
+
+    unknown = set(against or ()) - set(bench.PEERS)
+    if unknown:
+        raise InputError(
+            f"unknown peer {min(unknown)!r} for linear layers; choose from {', '.join(bench.PEERS)}"
+        )
+    count = _threads(threads)
+    chosen = tuple(rows or bench.ROWS)
+    outcomes = bench.run(tuple(model or ()), chosen, tuple(against or ()), rounds, count, _say)
+    _finish(
+        "linear", "GFLOP/s of linear layers, quantisation of activations included", outcomes, count, json, {}
+    )
+
+
+def _tokens(task, length, steps, model, mode, against, rounds, threads, peers_python, json) -> None:
+    from crucible.bench import tokens
+
+    count = _threads(threads)
+    outcome = tokens.run(
+        task, model, mode, against or (), length, steps, rounds, count, peers_python, say=_say
+    )
+    more = {"model": model, "length": length} | ({"steps": steps} if task == "decode" else {})
+    _finish(task, f"tokens per second of {task}", [outcome], count, json, more)
+
+
+@app.command(epilog=EXAMPLE)
+def decode(
+    length: Annotated[int, typer.Option(min=1, help="Prompt tokens before the steps.")] = 32,
+    steps: Annotated[int, typer.Option(min=1, help="Greedy steps timed.")] = 64,
+    model: ModelName = "smollm2",
+    mode: Modes = ["f32", "int8"],  # noqa: B006 - typer copies it
+    against: Against = None,
+    rounds: Rounds = 5,
+    threads: Threads = None,
+    peers_python: PeersPython = sys.executable,
+    json: Json = None,
+) -> None:
+    """Tokens per second of one request's greedy decode, with peak memory."""
+    _tokens("decode", length, steps, model, mode, against, rounds, threads, peers_python, json)
+
+
+@app.command(epilog=EXAMPLE.replace("decode", "prefill"))
+def prefill(
+    length: Annotated[int, typer.Option(min=1, help="Prompt tokens.")] = 512,
+    model: ModelName = "smollm2",
+    mode: Modes = ["f32", "int8"],  # noqa: B006 - typer copies it
+    against: Against = None,
+    rounds: Rounds = 5,
+    threads: Threads = None,
+    peers_python: PeersPython = sys.executable,
+    json: Json = None,
+) -> None:
+    """Tokens per second of one prompt, from ids to the logits of its last token, with peak memory."""
+    _tokens("prefill", length, 0, model, mode, against, rounds, threads, peers_python, json)
+
+
+@app.command(epilog="Example:\n\n  crucible bench startup --rounds 3")
+def startup(model: ModelName = "smollm2", rounds: Rounds = 5, json: Json = None) -> None:
+    """Seconds of an import, of the command line and of a model's first token, each in a fresh process."""
+    from crucible.bench import startup as bench
+
+    outcome = bench.run(model, rounds)
+    _finish("startup", "wall seconds of a fresh process", [outcome], _threads(None), json, {"model": model})

@@ -1,0 +1,130 @@
+"""The benchmark machinery keeps its promises; what it measures is no test."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from crucible.bench.engines import ENGINES, PEERS, hugging_face_name
+from crucible.bench.outcome import Contender, Outcome, matrix, save, to_record
+from crucible.bench.rounds import interleave, order, seconds_per_call
+from crucible.bench.worker import Worker
+from crucible.errors import InputError, UnavailableError
+from crucible.evidence import record
+
+
+def _outcome(title="x", better=True):
+    ours = Contender("crucible f32", "f32", "tok/s", (20.0, 30.0, 40.0), ours=True, facts={"peak GB": 1.25})
+    peer = Contender("peer", "other", "tok/s", (10.0, 10.0, 10.0))
+    return Outcome(title, (ours, peer), higher_is_better=better)
+
+
+def test_every_second_round_runs_in_reverse():
+    taken = []
+    contenders = {name: (lambda name=name: taken.append(name) or 1.0) for name in "abc"}
+    samples = interleave(contenders, rounds=3, pause=0.0)
+    assert "".join(taken) == "cba" + "abc" + "cba" + "abc"  # the first round is thrown away
+    assert samples == {name: [1.0] * 3 for name in "abc"}
+    assert order("ab", 0) == ["a", "b"] and order("ab", 1) == ["b", "a"]
+
+
+def test_no_rounds_is_refused():
+    with pytest.raises(InputError, match="at least 1"):
+        interleave({"a": lambda: 1.0}, rounds=0)
+
+
+def test_a_call_is_timed_at_least_once():
+    calls = []
+    assert seconds_per_call(lambda: calls.append(1), at_least=0.0) > 0
+    assert calls == [1]
+
+
+@pytest.mark.parametrize(("better", "expected"), [(True, (2.0, 3.0, 4.0)), (False, (0.5, 10 / 30, 0.25))])
+def test_ratios_are_paired_by_round_and_say_how_much_faster_ours_is(better, expected):
+    [(ours, peer, ratios)] = _outcome(better=better).speedups()
+    assert (ours, peer) == ("crucible f32", "peer")
+    assert ratios == pytest.approx(expected)
+
+
+def test_text_shows_medians_with_brackets_and_the_ratio():
+    text = _outcome().text()
+    assert "30 [20, 40]" in text and "crucible f32 / peer: 3 [2, 4]x" in text and "peak GB 1.25" in text
+    assert matrix([_outcome("one"), _outcome("two")]).count("3 [2, 4]") == 2
+
+
+def test_a_record_keeps_every_sample_and_replaces_its_own_kind_only(tmp_path):
+    path = tmp_path / "bench.json"
+    save(path, [to_record("decode", "first", [_outcome()], {"threads": 2})])
+    save(path, [to_record("prefill", "other", [_outcome()], {})])
+    save(path, [to_record("decode", "second", [_outcome()], {})])
+    kept = {r.kind: r for r in record.load(path)}
+    assert set(kept) == {"bench.decode", "bench.prefill"}
+    assert kept["bench.decode"].claim == "second"
+    assert kept["bench.decode"].samples[0].values == (20.0, 30.0, 40.0)
+    assert kept["bench.decode"].verdict == "measured" and kept["bench.decode"].not_claimed
+
+
+def test_every_tensor_of_a_llama_block_has_a_place_in_the_peer():
+    from crucible.model.config import ModelConfig
+
+    config = ModelConfig("llama", 2, 64, 2, 1, 32, 96, 100, 64, 1e4, 1e-5, tied=False)
+    names = [hugging_face_name(name) for name in config.tensor_shapes()]
+    assert len(set(names)) == len(names) == 3 + 2 * 9
+    assert "model.layers.1.self_attn.o_proj.weight" in names and "lm_head.weight" in names
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_an_absent_peer_is_one_sentence(peer, monkeypatch):
+    assert peer in ENGINES
+    code = f"""
+import sys; sys.modules["transformers"] = sys.modules["llama_cpp"] = None
+from crucible.bench.worker import serve; serve({peer!r}, "smollm2", 1)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "is not installed; run: pip install 'crucible[peers]'" in json.loads(done.stdout)["absent"]
+
+
+def test_an_engine_that_cannot_start_says_why():
+    with (
+        pytest.raises(UnavailableError, match="cannot start /no/such/python"),
+        Worker("x", "m", 1, "/no/such/python"),
+    ):
+        pass
+    with pytest.raises(UnavailableError, match="the process of nonesuch ended"), Worker("nonesuch", "m", 1):
+        pass
+
+
+def test_a_worker_runs_the_model_that_generate_runs():
+    from crucible.model.fetch import cached
+
+    if cached("smollm2") is None:
+        pytest.skip("smollm2 is not fetched")
+    from crucible.bench.tokens import prompt
+    from crucible.model.generate import generate
+    from crucible.model.model import Model
+
+    ids = prompt("smollm2", 20)
+    with Worker("crucible int8", "smollm2", 1) as worker:
+        answer = worker.ask("decode", ids=ids, steps=3)
+        assert worker.ask("memory")["peak_bytes"] > 100e6
+    alone = generate(Model.load("smollm2", mode="int8"), ids, max_tokens=4, ignore_eos=True, digests=False)
+    assert answer["tokens"] == alone.tokens
+
+
+def test_prompts_have_the_length_asked_for_and_repeat():
+    from crucible.bench.tokens import prompt
+
+    long = prompt("synthetic-12x768", 700)
+    assert len(long) == 700 and prompt("synthetic-12x768", 8) == long[:8]
+
+
+def test_unknown_peers_and_modes_are_named():
+    from crucible.bench import linear, tokens
+
+    with pytest.raises(InputError, match="unknown peer 'tgi'"):
+        tokens.run("decode", "smollm2", against=("tgi",))
+    with pytest.raises(InputError, match="unknown mode"):
+        tokens.run("decode", "smollm2", modes=("fp4",))
+    with pytest.raises(InputError, match="no linear shapes for model 'gpt'"):
+        linear.run(models=("gpt",))
