@@ -22,7 +22,7 @@ LEVELS: dict[str, tuple[str, ...]] = {
     ),
     "avx2": ("-mavx2", "-mfma", "-DCRUCIBLE_AVX2"),
     "neon": ("-DCRUCIBLE_NEON",),
-    "plain": (),
+    "plain": ("-O2",),
 }
 _NEEDS = {"avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma"}, "avx2": {"avx2", "fma"}}
 

@@ -1,5 +1,6 @@
 """Host C++: find a compiler, compile a shared library once, load it with ctypes."""
 
+import concurrent.futures
 import ctypes
 import functools
 import os
@@ -7,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from crucible.device import cache
@@ -15,7 +17,7 @@ from crucible.errors import UnavailableError
 
 # No contraction and no fast-math: every operation in the sources rounds exactly as written.
 BASE_FLAGS = (
-    *("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread"),
+    *("-std=c++17", "-O3", "-fPIC", "-pthread"),
     *("-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-trapping-math"),
 )
 
@@ -45,6 +47,13 @@ def compiler() -> tuple[tuple[str, ...], str]:
     )
 
 
+def _run(command: list[str], stem: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr[:500]]
+        raise UnavailableError(f"{command[0]} could not compile {stem}: {lines[0].strip()}")
+
+
 def compile_shared(
     stem: str,
     sources: tuple[Path, ...],
@@ -64,24 +73,19 @@ def compile_shared(
     digest = cache.key([version, " ".join(command), " ".join(flags), generated or "", *files])
 
     def build(out: Path) -> None:
-        units = [str(s) for s in sources if s.suffix in (".cpp", ".cc")]
-        extra = None
-        if generated is not None:
-            extra = out.with_suffix(".gen.cpp")
-            extra.write_text(generated)
-            units.append(str(extra))
-        try:
-            done = subprocess.run(
-                [*command, *flags, f"-I{include}", "-o", str(out), *units],
-                capture_output=True,
-                text=True,
-            )
-        finally:
-            if extra is not None:
-                extra.unlink(missing_ok=True)
-        if done.returncode != 0:
-            lines = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr[:500]]
-            raise UnavailableError(f"{command[0]} could not compile {stem}: {lines[0].strip()}")
+        with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
+            units = [s for s in sources if s.suffix in (".cpp", ".cc")]
+            if generated is not None:
+                units.append(Path(scratch, "generated.cpp"))
+                units[-1].write_text(generated)
+            objects = [Path(scratch, f"{i}-{unit.stem}.o") for i, unit in enumerate(units)]
+
+            def compile_one(unit: Path, out: Path) -> None:
+                _run([*command, *flags, f"-I{include}", "-c", "-o", str(out), str(unit)], stem)
+
+            with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
+                list(workers.map(compile_one, units, objects))
+            _run([*command, *flags, "-shared", "-o", str(out), *map(str, objects)], stem)
 
     return cache.build_once(folder, f"{stem}-{digest}.so", build)
 
