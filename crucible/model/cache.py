@@ -9,7 +9,7 @@ import numpy as np
 from crucible.device import Device
 from crucible.errors import InputError
 from crucible.kv.pool import PagePool
-from crucible.kv.table import PageTables
+from crucible.kv.table import NO_PAGE, PageTables
 from crucible.model.config import ModelConfig
 from crucible.numerics.contract import PAGE_SIZE
 
@@ -23,8 +23,9 @@ def pages_for(positions: int) -> int:
 class KVCache:
     """K and V pools [pages][layers][16][kv_dim] f32 on the device, with who owns which page.
 
-    A request is a row of `tables`; `reserve` gives it pages, `release` takes them back. `prepared`
-    holds the forward passes recorded over these pools.
+    A request is a row of `tables`; `reserve` gives it pages, `release` takes them back. `owners`
+    int32 [pages] says whose a page is (-1: free); `prepared` holds the forward passes recorded over
+    these pools.
     """
 
     config: ModelConfig
@@ -33,37 +34,52 @@ class KVCache:
     vpool: Any
     pages: PagePool
     tables: PageTables
+    owners: np.ndarray
     prepared: dict[tuple, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def create(
-        cls, device: Device, config: ModelConfig, num_pages: int, max_requests: int = 1, poison: bool = False
+        cls,
+        device: Device,
+        config: ModelConfig,
+        num_pages: int,
+        max_requests: int = 1,
+        page_seed: int | None = None,
     ) -> "KVCache":
-        """A cache of `num_pages` pages; `poison` fills it with NaN so that a read of a foreign slot shows."""
+        """A cache of `num_pages` pages.
+
+        `page_seed` hands the pages out in a shuffled order and fills them with NaN first, so that
+        a read of a slot that nobody wrote shows in the result.
+        """
         shape = (num_pages, config.layers, PAGE_SIZE, config.kv_dim)
         pools = [device.empty(shape), device.empty(shape)]
-        if poison:
+        order = None
+        if page_seed is not None:
+            order = list(range(num_pages))
+            random.Random(page_seed).shuffle(order)
             for pool in pools:
                 pool.fill(np.nan)
-        stride = min(num_pages, pages_for(config.context))
-        return cls(config, device, *pools, PagePool(num_pages), PageTables(max_requests, stride))
+        tables = PageTables(max_requests, min(num_pages, pages_for(config.context)))
+        owners = np.full(num_pages, NO_PAGE, np.int32)
+        return cls(config, device, *pools, PagePool(num_pages, order), tables, owners)
 
-    def reserve(self, request: int, positions: int, page_seed: int | None = None) -> list[int]:
-        """Give table row `request` pages for `positions` positions; `page_seed` shuffles their order.
+    def reserve(self, request: int, positions: int) -> list[int]:
+        """Give table row `request` pages for `positions` positions in all, keeping those it has.
 
         Raises PoolExhausted when too few pages are free, InputError for more than the context.
         """
         if positions > self.config.context:
             raise InputError(f"{positions} positions do not fit the context of {self.config.context}")
-        count = pages_for(positions)
-        pages = self.pages.allocate(count, request)
-        if page_seed is not None:
-            random.Random(page_seed).shuffle(pages)
+        more = pages_for(positions) - len(self.pages.pages_of(request))
+        self.pages.allocate(max(more, 0), request)
+        pages = self.pages.pages_of(request)
         self.tables.set(request, pages)
+        self.owners[pages] = request
         return pages
 
     def release(self, request: int) -> None:
         """Take back every page of table row `request`."""
+        self.owners[self.pages.pages_of(request)] = NO_PAGE
         self.pages.free(request)
         self.tables.clear(request)
 

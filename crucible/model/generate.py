@@ -40,7 +40,7 @@ class Options:
     ignore_eos: bool = False
     chunk: int | None = None
     page_seed: int | None = None
-    variant: str = "reference"
+    variant: str = "auto"
     digests: bool = True
 
     def sampling(self) -> SamplingParams:
@@ -176,11 +176,11 @@ def stream(
 def _stream(
     model: Model, ids: list[int], params: SamplingParams, options: Options
 ) -> Iterator[Step | Generation]:
-    shuffled = options.page_seed is not None
     positions = len(ids) + options.max_tokens
     # A shuffled map draws from more pages than it needs, so that gaps lie between them.
-    cache = model.new_cache(pages_for(positions) * (2 if shuffled else 1), poison=shuffled)
-    cache.reserve(0, positions, options.page_seed)
+    spare = 1 if options.page_seed is None else 2
+    cache = model.new_cache(pages_for(positions) * spare, page_seed=options.page_seed)
+    cache.reserve(0, positions)
     stops = {*options.stop, *(() if options.ignore_eos else model.eos_ids)}
     decoder = StreamDecoder(model.tokenizer)
     tokens: list[int] = []

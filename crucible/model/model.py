@@ -126,6 +126,6 @@ class Model:
         """Text of token ids."""
         return decode(self.tokenizer, tokens)
 
-    def new_cache(self, num_pages: int, max_requests: int = 1, poison: bool = False) -> KVCache:
-        """An empty paged K/V cache for this model."""
-        return KVCache.create(self.device, self.config, num_pages, max_requests, poison)
+    def new_cache(self, num_pages: int, max_requests: int = 1, page_seed: int | None = None) -> KVCache:
+        """An empty paged K/V cache for this model; `page_seed` as in `KVCache.create`."""
+        return KVCache.create(self.device, self.config, num_pages, max_requests, page_seed)

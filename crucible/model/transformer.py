@@ -44,12 +44,16 @@ def check_ids(ids: Sequence[int] | np.ndarray, vocab: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """Device copies of what one forward reads: ids, positions [T], descriptors [S][4], page tables."""
+    """Device copies of what one forward reads: ids, positions [T], descriptors [S][4], page tables.
+
+    `capacity` is at least every row's history length.
+    """
 
     ids: Any
     positions: Any
     desc: Any
     tables: Any
+    capacity: int
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class Transformer:
         cache: KVCache,
         rows: Sequence[int] | None = None,
         trace: Trace | None = None,
-        variant: str = "reference",
+        variant: str = "auto",
     ) -> Any:
         """Logits f32 [R][V] of `rows` (packed row numbers; default: the last row of every slice).
 
@@ -107,21 +111,21 @@ class Transformer:
             num_pages=cache.pages.num_pages,
             rows=packed.rows,
             capacity=capacity,
+            owners=cache.owners,
         )
         self._reserve_rope(capacity)
         step = (ids, packed.positions, packed.desc)
         if rows is not None or trace is not None or packed.rows != len(slices):
             ends = packed.desc[:, 0] + packed.desc[:, 1] - 1
             wanted = np.ascontiguousarray(ends if rows is None else rows, np.int32)
-            inputs = _Inputs(*map(self.device.upload, (*step, cache.tables.array)))
+            inputs = _Inputs(*map(self.device.upload, (*step, cache.tables.array)), packed.max_end)
             return self._run(self.device, inputs, cache, wanted, trace, variant)
         # Pure decode, one row a slice: record once for this number of rows, then replay.
         key = (id(self), self._rope[0].shape[0], packed.rows, variant)
         if key in cache.prepared:
             return cache.prepared[key].replay(*step)
-        inputs = _Inputs(
-            *(self.device.upload(a.copy()) for a in step), self.device.upload(cache.tables.array)
-        )
+        own = [self.device.upload(array.copy()) for array in step]
+        inputs = _Inputs(*own, self.device.upload(cache.tables.array), capacity)
         recorder = Recorder(self.device)
         # A recording owns its scratch: growing the shared one must not move its buffers.
         shared, self._scratch = self._scratch, {}
@@ -200,6 +204,7 @@ class Transformer:
             config.head_dim,
             variant=variant,
             out=self._buffer("attended", rows, config.q_dim),
+            capacity=inputs.capacity,
         )
         trace("attn", layer, attended)
         projected = linear(device, attended, block.output, out=self._buffer("projected", rows, config.hidden))
