@@ -82,6 +82,7 @@ struct Warp {
   uint32_t alive;    // not exited
   uint32_t ready;    // can run
   uint32_t waiting;  // inside a collective
+  uint32_t claimed;  // named by the mask of a waiting lane; pending masks never share a live lane
   struct Lane {
     uint64_t value;  // handed in
     uint64_t result;
@@ -114,6 +115,7 @@ struct Block {
   char *stacks = nullptr, *shared = nullptr;
   unsigned prepared = 0;  // fibers whose stack has its guard page
   Report report;
+  Block* next = nullptr;  // in the list of blocks that nobody uses
 };
 
 // One OS thread runs one block at a time, and a fiber never changes OS threads.
@@ -142,8 +144,9 @@ static const char* base_name(const char* path) {
 }
 
 // Ends the block with a report; the other fibers are abandoned where they stand.
-[[noreturn]] __attribute__((format(printf, 3, 4))) static void fail(Fault fault, const Fiber* who,
-                                                                    const char* format, ...) {
+[[noreturn, gnu::cold, gnu::noinline, gnu::format(printf, 3, 4)]] static void fail(Fault fault,
+                                                                                   const Fiber* who,
+                                                                                   const char* format, ...) {
   Report& r = who->block->report;
   r.fault = static_cast<int>(fault);
   r.block[0] = who->block->index.x, r.block[1] = who->block->index.y, r.block[2] = who->block->index.z;
@@ -155,33 +158,37 @@ static const char* base_name(const char* path) {
   leave_block();
 }
 
-// "threads (0,0,0) to (31,0,0) wait in __syncthreads at x.cu:12; ..." for every waiting thread.
+static inline bool waits(const Block& b, const Fiber& f) {
+  const Warp& w = b.warps[f.warp];
+  return (w.alive & ~w.ready) >> f.lane & 1;
+}
+
+// "32 threads, (0,0,0) to (31,0,0), wait in __syncthreads at x.cu:12; …" for up to four call sites.
 static void describe_waiting(const Block& b, char* out, size_t size) {
+  bool seen[kMaxThreads] = {};
   size_t used = 0;
   out[0] = 0;
-  bool seen[kMaxThreads] = {};
-  for (unsigned i = 0, groups = 0; i < b.threads; i++) {
+  for (unsigned i = 0, sites = 0; i < b.threads; i++) {
     const Fiber& f = b.fibers[i];
-    if (seen[i] || !(b.warps[f.warp].alive >> f.lane & 1)) continue;
-    if (++groups > 4) {
+    if (seen[i] || !waits(b, f)) continue;
+    if (sites++ == 4 || used + 256 > size) {
       snprintf(out + used, size - used, "; …");
       return;
     }
     unsigned count = 0, last = i;
     for (unsigned j = i; j < b.threads; j++) {
-      const Fiber& g = b.fibers[j];
-      if (!(b.warps[g.warp].alive >> g.lane & 1) || !(same_place(g.place, f.place))) continue;
+      if (!waits(b, b.fibers[j]) || !same_place(b.fibers[j].place, f.place)) continue;
       seen[j] = true, count++, last = j;
     }
     const dim3 &s = f.thread, &e = b.fibers[last].thread;
-    int n = count == 1 ? snprintf(out + used, size - used, "%sthread (%u,%u,%u) waits", used ? "; " : "", s.x,
-                                  s.y, s.z)
-                       : snprintf(out + used, size - used, "%s%u threads, (%u,%u,%u) to (%u,%u,%u), wait",
-                                  used ? "; " : "", count, s.x, s.y, s.z, e.x, e.y, e.z);
-    used += n;
+    used += snprintf(out + used, size - used, "%s", used ? "; " : "");
+    if (count == 1)
+      used += snprintf(out + used, size - used, "thread (%u,%u,%u) waits", s.x, s.y, s.z);
+    else
+      used += snprintf(out + used, size - used, "%u threads, (%u,%u,%u) to (%u,%u,%u), wait", count, s.x, s.y,
+                       s.z, e.x, e.y, e.z);
     used += snprintf(out + used, size - used, " in %s at %s:%d", f.place->operation, base_name(f.place->file),
                      f.place->line);
-    if (used + 256 > size) return;
   }
 }
 

@@ -1,51 +1,48 @@
 // From (grid, block, shared bytes, void** arguments) to blocks running on a few OS threads.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
-#include <mutex>
-#include <thread>
-#include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "cpu/pool.h"  // FloatEnv
 #include "schedule.hpp"
 
 namespace simt {
 
-// Blocks keep their stacks between launches; a worker borrows one for the length of a launch.
-class BlockStore {
+class Hold {  // the standard library's mutex and thread would double the compile time of a small kernel
  public:
-  Block* take() {
-    std::lock_guard<std::mutex> hold(lock_);
-    if (!free_.empty()) {
-      Block* b = free_.back();
-      free_.pop_back();
-      return b;
-    }
-    Block* b = new Block();
-    void* memory = mmap(nullptr, kMaxThreads * kStack, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
-      delete b;
-      return nullptr;
-    }
-    b->stacks = static_cast<char*>(memory);
-    return b;
-  }
-  void give(Block* b) {
-    std::lock_guard<std::mutex> hold(lock_);
-    free_.push_back(b);
-  }
+  explicit Hold(pthread_mutex_t* lock) : lock_(lock) { pthread_mutex_lock(lock_); }
+  ~Hold() { pthread_mutex_unlock(lock_); }
 
  private:
-  std::mutex lock_;
-  std::vector<Block*> free_;
+  pthread_mutex_t* lock_;
 };
 
-static BlockStore& store() {
-  static BlockStore* s = new BlockStore;  // never destroyed: a launch may outlive static destructors
-  return *s;
+// Blocks keep their stacks between launches; a worker borrows one for the length of a launch.
+static pthread_mutex_t store_lock = PTHREAD_MUTEX_INITIALIZER;
+static Block* stored = nullptr;
+
+static Block* take_block() {
+  {
+    Hold hold(&store_lock);
+    if (Block* b = stored) {
+      stored = b->next;
+      return b;
+    }
+  }
+  void* memory = mmap(nullptr, kMaxThreads * kStack, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  Block* b = new Block();
+  b->stacks = static_cast<char*>(memory);
+  return b;
+}
+
+static void give_block(Block* b) {
+  Hold hold(&store_lock);
+  b->next = stored;
+  stored = b;
 }
 
 static const char* misplaced_shared = nullptr;  // an `extern __shared__` array outside a function
@@ -60,6 +57,8 @@ static inline T* dynamic_shared(const char* name) {
   return reinterpret_cast<T*>(current->block->shared + kFence);
 }
 
+constexpr int kMaxWorkers = 256;
+
 struct Launch {
   dim3 grid, block;
   size_t shared;
@@ -67,7 +66,7 @@ struct Launch {
   void* argument;
   std::atomic<uint64_t> next{0};
   std::atomic<uint64_t> end;  // first block that is not to run; a fault lowers it
-  std::mutex lock;
+  pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   uint64_t failed = ~0ull;  // the lowest failed block, so that the report does not depend on timing
   Report* report;
 };
@@ -103,7 +102,7 @@ static void prepare_block(Block& b, const Launch& launch, uint64_t number) {
   for (unsigned w = 0; w < b.warp_count; w++) {
     const unsigned lanes = b.threads - w * kWarp;
     b.warps[w].alive = b.warps[w].ready = lanes >= kWarp ? ~0u : (1u << lanes) - 1;
-    b.warps[w].waiting = 0;
+    b.warps[w].waiting = b.warps[w].claimed = 0;
   }
   static const size_t page = sysconf(_SC_PAGESIZE);
   for (; b.prepared < b.threads; b.prepared++) {
@@ -118,6 +117,7 @@ static void prepare_block(Block& b, const Launch& launch, uint64_t number) {
     f.thread = dim3(i % n.x, i / n.x % n.y, i / (n.x * n.y));
     f.lane = i % kWarp;
     f.warp = i / kWarp;
+    f.place = nullptr;
     prepare(f.context, fiber_entry, (i % kColours) * kColourBytes);
   }
   if (launch.shared) memset(b.shared + kFence, kSharedFill, launch.shared);
@@ -136,7 +136,7 @@ static void run_block(Block& b, Launch& launch, uint64_t number) {
              launch.shared);
   }
   if (b.report.fault) {
-    std::lock_guard<std::mutex> hold(launch.lock);
+    Hold hold(&launch.lock);
     if (number < launch.failed) {
       launch.failed = number;
       *launch.report = b.report;
@@ -147,11 +147,11 @@ static void run_block(Block& b, Launch& launch, uint64_t number) {
 
 static void work(Launch& launch) {
   FloatEnv clean;
-  Block* b = store().take();
+  Block* b = take_block();
   const size_t bytes = launch.shared + 2 * kFence;
   void* shared = nullptr;
   if (!b || posix_memalign(&shared, 1024, bytes)) {
-    std::lock_guard<std::mutex> hold(launch.lock);
+    Hold hold(&launch.lock);
     launch.report->fault = static_cast<int>(Fault::misuse);
     snprintf(launch.report->message, sizeof launch.report->message, "no memory for the stacks of a block");
     launch.failed = 0;
@@ -170,7 +170,7 @@ static void work(Launch& launch) {
 #endif
   free(shared);
   b->shared = nullptr;
-  store().give(b);
+  give_block(b);
 }
 
 // Runs every block on up to `workers` OS threads; fills `report`, whose fault is 0 on success.
@@ -196,87 +196,21 @@ static void run(void (*body)(void*), void* argument, const unsigned* grid, const
 #if defined(SIMT_ASAN)
   // Static shared memory is one instrumented global here (ASan guards no thread-local variable), so
   // blocks, and launches, take turns.
-  static std::mutex one_launch;
-  std::lock_guard<std::mutex> hold(one_launch);
+  static pthread_mutex_t one_launch = PTHREAD_MUTEX_INITIALIZER;
+  Hold hold(&one_launch);
   workers = 1;
 #endif
-  std::vector<std::thread> helpers;
-  for (int i = 1; i < workers && static_cast<uint64_t>(i) < blocks; i++) {
-    try {
-      helpers.emplace_back([&launch] { work(launch); });
-    } catch (const std::system_error&) {
-      break;  // fewer threads than wanted: the others take the blocks
-    }
-  }
-  work(launch);
-  for (std::thread& t : helpers) t.join();
-}
-
-// One parameter: kind (f float, i signed, u unsigned, s struct) and size; a pointer is p (read and
-// write) or P (read only) and its pointee.
-template <class T>
-static void describe_type(char* out, size_t size) {
-  char kind = std::is_floating_point<T>::value ? 'f'
-              : std::is_unsigned<T>::value     ? 'u'
-              : std::is_integral<T>::value     ? 'i'
-                                               : 's';
-  snprintf(out, size, "%c%zu", kind, sizeof(T));
-}
-
-template <class T>
-struct Describe {
-  static void write(char* out, size_t size) { describe_type<std::remove_cv_t<T>>(out, size); }
-};
-
-template <class T>
-struct Describe<T*> {
-  static void write(char* out, size_t size) {
-    *out = std::is_const<T>::value ? 'P' : 'p';
-    if constexpr (std::is_void<T>::value) {
-      snprintf(out + 1, size - 1, "s1");
-    } else {
-      describe_type<std::remove_cv_t<T>>(out + 1, size - 1);
-    }
-  }
-};
-
-template <class F>
-struct Kernel;
-
-template <class... A>
-struct Kernel<void(A...)> {
-  static const char* signature() {
-    static char text[32 * (sizeof...(A) + 1)];
-    char* out = text;
-    ((Describe<std::remove_cv_t<A>>::write(out, 24), out += strlen(out), *out++ = ' '), ...);
-    if (out != text) out[-1] = 0;
-    return text;
-  }
-  struct Bound {
-    void (*kernel)(A...);
-    void** args;
+  pthread_t helpers[kMaxWorkers];
+  int started = 0;
+  auto help = [](void* launch) -> void* {
+    work(*static_cast<Launch*>(launch));
+    return nullptr;
   };
-  template <size_t... I>
-  static void call(const Bound& b, std::index_sequence<I...>) {
-    b.kernel(*static_cast<std::remove_cv_t<A>*>(b.args[I])...);
-  }
-  static void body(void* bound) { call(*static_cast<Bound*>(bound), std::index_sequence_for<A...>()); }
-  static void launch(void (*kernel)(A...), void** args, const unsigned* grid, const unsigned* block,
-                     size_t shared, int workers, Report* report) {
-    Bound bound{kernel, args};
-    run(body, &bound, grid, block, shared, workers, report);
-  }
-};
+  while (started < kMaxWorkers && started + 1 < workers && started + 1ull < blocks &&
+         pthread_create(&helpers[started], nullptr, help, &launch) == 0)
+    started++;
+  work(launch);
+  for (int i = 0; i < started; i++) pthread_join(helpers[i], nullptr);
+}
 
 }  // namespace simt
-
-// Exports one kernel: its signature and a launch that takes pointers to the arguments.
-#define SIMT_EXPORT(entry)                                                                                 \
-  extern "C" __attribute__((visibility("default"))) const char* simt_signature() {                         \
-    return simt::Kernel<decltype(entry)>::signature();                                                     \
-  }                                                                                                        \
-  extern "C" __attribute__((visibility("default"))) void simt_launch(void** args, const unsigned* grid,    \
-                                                                     const unsigned* block, size_t shared, \
-                                                                     int workers, simt::Report* report) {  \
-    simt::Kernel<decltype(entry)>::launch(entry, args, grid, block, shared, workers, report);              \
-  }

@@ -33,18 +33,19 @@ static inline Fiber* next_ready(Block& b, const Fiber* me) {
   return &b.fibers[warp * kWarp + __builtin_ctz(b.warps[warp].ready)];
 }
 
+[[noreturn, gnu::cold, gnu::noinline]] static void deadlock(const Block& b) {
+  char waiting[1536];
+  describe_waiting(b, waiting, sizeof waiting);
+  const Fiber* first = b.fibers;
+  while (!waits(b, *first)) first++;
+  fail(Fault::deadlock, first, "deadlock: %u of %u threads have exited, %s", b.threads - b.alive, b.threads,
+       waiting);
+}
+
 // Runs others until somebody makes the caller ready again.
 static inline void wait(Fiber* me) {
-  Block& b = *me->block;
-  Fiber* next = next_ready(b, me);
-  if (!next) {
-    char waiting[1536];
-    describe_waiting(b, waiting, sizeof waiting);
-    const Fiber* who = b.fibers;
-    while (!(b.warps[who->warp].alive >> who->lane & 1)) who++;
-    fail(Fault::deadlock, who, "deadlock: %u of %u threads have exited, %s", b.threads - b.alive, b.threads,
-         waiting);
-  }
+  Fiber* next = next_ready(*me->block, me);
+  if (!next) deadlock(*me->block);
   resume(next);
 }
 
@@ -74,9 +75,6 @@ static inline void block_barrier(bool predicate, const Place* place) {
   if (b.all.arrived == 0) {
     b.all.place = place;
   } else if (!same_place(b.all.place, place)) {
-    char waiting[1280];
-    make_waiting(b, me);
-    describe_waiting(b, waiting, sizeof waiting);
     fail(Fault::divergent_barrier, me,
          "divergent barrier: thread (%u,%u,%u) reaches %s at %s:%d while others wait at %s:%d", me->thread.x,
          me->thread.y, me->thread.z, place->operation, base_name(place->file), place->line,
@@ -143,7 +141,31 @@ static inline void complete(Block& b, unsigned warp, uint32_t group) {
   }
   b.spins = 0;
   w.waiting &= ~group;
+  w.claimed &= ~w.lanes[first].mask;
   make_ready(b, warp, group);
+}
+
+// Whether a lane with this mask belongs to the group that is waiting for it, or touches none.
+static inline bool joins(const Warp& w, uint32_t mask, uint32_t bit, Collective kind) {
+  const uint32_t others = w.waiting & mask;
+  if (!others) return !(w.claimed & bit);
+  const Warp::Lane& other = w.lanes[__builtin_ctz(others)];
+  return other.mask == mask && other.kind == kind;
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] static void mismatch(const Warp& w, const Fiber* me, uint32_t mask,
+                                                            const Place* place) {
+  for (uint32_t rest = w.waiting;; rest &= rest - 1) {
+    const unsigned lane = __builtin_ctz(rest);
+    if (!((1u << lane | w.lanes[lane].mask) & (mask | 1u << me->lane))) continue;
+    const Fiber& f = me->block->fibers[me->warp * kWarp + lane];
+    fail(Fault::mask_mismatch, me,
+         "thread (%u,%u,%u) calls %s with mask %08x at %s:%d while thread (%u,%u,%u) waits in %s with mask "
+         "%08x at %s:%d",
+         me->thread.x, me->thread.y, me->thread.z, place->operation, mask, base_name(place->file),
+         place->line, f.thread.x, f.thread.y, f.thread.z, f.place->operation, w.lanes[lane].mask,
+         base_name(f.place->file), f.place->line);
+  }
 }
 
 // A warp collective over `mask`: hands in `value`, returns this lane's result.
@@ -158,24 +180,14 @@ static inline uint64_t collective(Collective kind, uint32_t mask, uint64_t value
     fail(Fault::mask_mismatch, me, "thread (%u,%u,%u) is not in the mask %08x of its own %s at %s:%d",
          me->thread.x, me->thread.y, me->thread.z, mask, place->operation, base_name(place->file),
          place->line);
-  if (uint32_t others = w.waiting & mask) {
-    const unsigned other = __builtin_ctz(others);
-    if (w.lanes[other].mask != mask || w.lanes[other].kind != kind) {
-      const Fiber& f = b.fibers[me->warp * kWarp + other];
-      fail(Fault::mask_mismatch, me,
-           "thread (%u,%u,%u) calls %s with mask %08x at %s:%d while thread (%u,%u,%u) waits in %s with mask "
-           "%08x at %s:%d",
-           me->thread.x, me->thread.y, me->thread.z, place->operation, mask, base_name(place->file),
-           place->line, f.thread.x, f.thread.y, f.thread.z, f.place->operation, w.lanes[other].mask,
-           base_name(f.place->file), f.place->line);
-    }
-  }
+  if ((w.claimed | w.waiting) & (mask | bit) && !joins(w, mask, bit, kind)) mismatch(w, me, mask, place);
   Warp::Lane& mine = w.lanes[me->lane];
   mine.value = value;
   mine.mask = mask;
   mine.kind = kind;
   mine.source = static_cast<uint8_t>(source);
   w.waiting |= bit;
+  w.claimed |= mask;
   make_waiting(b, me);
   const uint32_t group = mask & w.alive;
   if ((w.waiting & group) == group) {

@@ -1,6 +1,6 @@
 // CUDA C++ on the host: what a .cu file expects from the language, with a block's threads as fibers.
 //
-// One translation unit includes this, then one kernel file, then exports one kernel (launch.hpp).
+// One translation unit includes this, then one kernel file, then exports one kernel (export.hpp).
 // Arithmetic intrinsics round exactly as their CUDA namesakes; what is missing here (fast-math
 // intrinsics, __activemask, whose value CUDA leaves open) does not compile, rather than differ.
 #pragma once
@@ -10,7 +10,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "launch.hpp"
+#include "export.hpp"
 
 #define __global__
 #define __device__
@@ -96,9 +96,10 @@ static inline T shfl_xor(const Place* place, unsigned mask, T v, int lanes, int 
   const unsigned lane = current->lane, source = lane ^ lanes;
   return exchange(mask, v, source <= (lane | (width - 1u)) ? source : lane, place);
 }
-static inline void syncwarp(const Place* place, unsigned mask = 0xffffffffu) {
-  collective(Collective::sync, mask, 0, 0, place);
-}
+struct SyncWarp {  // a functor, since __syncwarp's argument may be missing
+  const Place* place;
+  void operator()(unsigned mask = 0xffffffffu) const { collective(Collective::sync, mask, 0, 0, place); }
+};
 [[noreturn]] static inline void trap() {
   const dim3 t = current->thread;
   fail(Fault::trap, current, "thread (%u,%u,%u) called __trap", t.x, t.y, t.z);
@@ -119,7 +120,8 @@ static inline void syncwarp(const Place* place, unsigned mask = 0xffffffffu) {
 #define __shfl_up_sync(...) simt::shfl_up(SIMT_PLACE("__shfl_up_sync"), __VA_ARGS__)
 #define __shfl_down_sync(...) simt::shfl_down(SIMT_PLACE("__shfl_down_sync"), __VA_ARGS__)
 #define __shfl_xor_sync(...) simt::shfl_xor(SIMT_PLACE("__shfl_xor_sync"), __VA_ARGS__)
-#define __syncwarp(...) simt::syncwarp(SIMT_PLACE("__syncwarp"), ##__VA_ARGS__)
+#define __syncwarp \
+  simt::SyncWarp { SIMT_PLACE("__syncwarp") }
 #define SIMT_VOTE(kind, mask, p, name) \
   simt::collective(simt::Collective::kind, mask, (p) != 0, 0, SIMT_PLACE(name))
 #define __ballot_sync(mask, p) static_cast<unsigned>(SIMT_VOTE(ballot, mask, p, "__ballot_sync"))
