@@ -3,7 +3,7 @@
 import numpy as np
 
 from crucible.device.checks import expect, need_cpu
-from crucible.linear.weights import LinearWeight
+from crucible.linear.weights import STORAGES, LinearWeight
 
 
 def linear(device, x, weight: LinearWeight, out=None):
@@ -16,7 +16,8 @@ def linear(device, x, weight: LinearWeight, out=None):
     if weight.kind == "int8":
         q, top = quantize_rows(device, x)
         return _linear_int8(device, q, top, weight, out)
-    device.call("crucible_linear_f32", x, weight.packed, weight.bias, out, rows, weight.n, weight.k)
+    code = STORAGES[weight.storage][0]
+    device.call("crucible_linear", code, x, weight.packed, weight.bias, out, rows, weight.n, weight.k)
     return out
 
 

@@ -10,12 +10,17 @@ from crucible.errors import InputError
 
 Kind = Literal["f32", "int8"]
 
+# Storages of an f32 layer: code in kernels/cpu/panels.h, and (elements, bytes) of a block of a row. The
+# weight is the f32 number that the block widens to, formed again on the way to each product.
+STORAGES = {"f32": (0, 1, 4), "bf16": (1, 1, 2), "q8_0": (2, 32, 34), "q4_1": (3, 32, 20)}
+
 
 @dataclass(frozen=True)
 class LinearWeight:
     """One linear layer, N outputs by K inputs.
 
-    `packed` is in the device's own layout: f32, or int8 with `scale` f32 [N]. `bias` is f32 [N] or None.
+    `packed` is in the device's own layout: an f32 layer in one of STORAGES, or int8 with `scale`
+    f32 [N]. `bias` is f32 [N] or None.
     """
 
     kind: Kind
@@ -24,6 +29,7 @@ class LinearWeight:
     packed: object
     scale: object = None
     bias: object = None
+    storage: str = "f32"
 
 
 def quantize_weight(device, w):
@@ -42,11 +48,27 @@ def pack(device, w, kind: Kind, bias=None) -> LinearWeight:
         return pack_int8(device, *quantize_weight(device, w), bias)
     if kind != "f32":
         raise InputError(f"linear kind {kind!r} is unknown; choose f32 or int8")
-    need_cpu("pack_f32", device)
     n, k = _extent("w", w, np.float32, bias)
-    packed = device.empty(device.call("crucible_packed_f32_size", n, k))
-    device.call("crucible_pack_f32", w, packed, n, k)
-    return LinearWeight("f32", n, k, packed, bias=bias)
+    return pack_stored(device, w.view(np.uint8), "f32", k, bias)
+
+
+def pack_stored(device, rows, storage: str, k: int, bias=None) -> LinearWeight:
+    """Pack an f32 layer in the storage it came in: rows uint8 [N][bytes of K weights] (little-endian).
+
+    Storages: f32, bf16, and GGUF's q8_0 and q4_1 blocks of 32. The layer's bits are those of the
+    weights widened first; only the memory it takes and reads differs.
+    """
+    if storage not in STORAGES:
+        raise InputError(f"storage {storage!r} is unknown; choose one of {', '.join(STORAGES)}")
+    need_cpu("pack", device)
+    code, elements, size = STORAGES[storage]
+    if k < 1 or k % elements:
+        raise InputError(f"a {storage} layer needs a multiple of {elements} inputs, not {k}")
+    expect("rows", rows, np.uint8, (None, k // elements * size))
+    n, _ = _extent("rows", rows, np.uint8, bias)
+    packed = device.empty(device.call("crucible_packed_size", code, n, k), np.uint8)
+    device.call("crucible_pack", code, rows, packed, n, k)
+    return LinearWeight("f32", n, k, packed, bias=bias, storage=storage)
 
 
 def pack_int8(device, q, scale, bias=None) -> LinearWeight:
