@@ -48,7 +48,7 @@ def pack(device, w, kind: Kind, bias=None) -> LinearWeight:
         return pack_int8(device, *quantize_weight(device, w), bias)
     if kind != "f32":
         raise InputError(f"linear kind {kind!r} is unknown; choose f32 or int8")
-    n, k = _extent("w", w, np.float32, bias)
+    _, k = _extent("w", w, np.float32, bias)
     return pack_stored(device, w.view(np.uint8), "f32", k, bias)
 
 
