@@ -1,0 +1,140 @@
+"""Conformance: run vector files on a device and say, section by section, whether the bits agree."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from crucible import device as devices
+from crucible.errors import InputError, NoKernelError, UnavailableError, UnsupportedError
+from crucible.gates import vectors
+from crucible.gates.sections import SECTIONS, Section, attention_sections
+from crucible.gates.vectors import VectorFile
+from crucible.numerics.bits import compare
+
+Verdict = Literal["equal", "differs", "not run", "not covered"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One section of one file: counts over all its arrays, and the first mismatch or why it did not run.
+
+    `not run` means the device lacks a kernel or the machine a model file; `not covered` a shape that
+    one attention variant leaves to another.
+    """
+
+    file: str
+    section: str
+    verdict: Verdict
+    cases: int = 0
+    elements: int = 0
+    differing: int = 0
+    note: str = ""
+
+    def __str__(self) -> str:
+        head = f"{self.file:<32} {self.section:<20} "
+        if self.verdict in ("not run", "not covered"):
+            return f"{head} {self.note}"
+        counts = f"{self.cases:>6} cases {self.elements:>9} elements {self.differing:>7} differing"
+        return f"{head} {counts}{'  first ' + self.note if self.note else ''}"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run adds up to; exit code 0 all equal, 1 a difference, 3 something did not run."""
+
+    files: int
+    sections: int
+    elements: int
+    differing_sections: int
+    not_run: int
+
+    @property
+    def exit_code(self) -> int:
+        """0, 1 or 3: a section that did not run is never a pass."""
+        if self.differing_sections:
+            return 1
+        return 3 if self.not_run or not self.elements else 0
+
+    def __str__(self) -> str:
+        parts = [f"{self.sections} sections of {self.files} files, {self.elements} elements compared"]
+        parts.append(
+            f"{self.differing_sections} sections differ" if self.differing_sections else "no bit differs"
+        )
+        if self.not_run:
+            parts.append(f"{self.not_run} sections did not run")
+        return ", ".join(parts)
+
+
+def run(paths: list[Path], device: str | devices.Device = "cpu") -> Iterator[Result | Summary]:
+    """Check every file first, then yield one Result per section and a Summary at the end.
+
+    `device` is a name or a device. Raises InputError, before anything runs, for a path that is
+    missing, damaged or not of the format.
+    """
+    files = [vectors.read(path) for path in vectors.find(paths)]
+    device = devices.get(device) if isinstance(device, str) else device
+    results: list[Result] = []
+    for file in files:
+        for result in _run_file(device, file):
+            results.append(result)
+            yield result
+    ran = [r for r in results if r.verdict in ("equal", "differs")]
+    yield Summary(
+        files=len(files),
+        sections=len(results),
+        elements=sum(r.elements for r in ran),
+        differing_sections=sum(r.verdict == "differs" for r in ran),
+        not_run=sum(r.verdict == "not run" for r in results),
+    )
+
+
+def _run_file(device, file: VectorFile) -> Iterator[Result]:
+    try:
+        sections = _sections(device, file.kind)
+    except NoKernelError:
+        yield Result(file.path.name, file.kind, "not run", note="no kernel yet")
+        return
+    results = []
+    for name, section in sections.items():
+        results.append(_run_section(device, file, name, section))
+        yield results[-1]
+    if all(r.verdict == "not covered" for r in results):
+        yield Result(file.path.name, file.kind, "not run", note="no variant covers this shape")
+
+
+def _sections(device, kind: str) -> dict[str, Section]:
+    if kind == "attention":
+        return attention_sections(device)
+    if kind == "smollm2_chat":
+        from crucible.gates.model_sections import MODEL_SECTIONS
+
+        return MODEL_SECTIONS
+    return SECTIONS[kind]
+
+
+def _run_section(device, file: VectorFile, name: str, section: Section) -> Result:
+    cases = elements = differing = 0
+    first, where = "", file.path.name
+    try:
+        for check in section(device, file):
+            if check.expected.dtype.kind == "f" and np.isnan(check.expected).any():
+                raise InputError(f"expected array {check.label} holds a NaN, so it cannot be a vector")
+            found = compare(check.expected, check.actual)
+            cases, elements = cases + check.cases, elements + found.elements
+            differing += found.differing
+            if found.first and not first:
+                first = f"{check.label}{found.first}"
+    except NoKernelError:
+        return Result(where, name, "not run", note="no kernel yet")
+    except UnsupportedError as error:
+        return Result(where, name, "not covered", note=str(error))
+    except UnavailableError as error:
+        return Result(where, name, "not run", note=str(error))
+    except InputError as error:
+        raise InputError(f"{file.path}, {name}: {error}") from error
+    if not elements:
+        raise InputError(f"{file.path}, {name}: nothing was compared")
+    return Result(where, name, "differs" if differing else "equal", cases, elements, differing, first)
