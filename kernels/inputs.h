@@ -5,10 +5,6 @@
 // and sums that round once each, so the file must be compiled without contraction, as every kernel is.
 #pragma once
 
-#ifndef __CUDACC_RTC__
-#include <cstdint>
-#endif
-
 #if defined(__CUDACC__) || defined(CRUCIBLE_SIMT)
 #define CRUCIBLE_INPUTS_FN __host__ __device__ inline
 #else

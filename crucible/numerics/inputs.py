@@ -22,9 +22,9 @@ def _mix(x):
 def bits64(seed: int, stream: int, n: int, start: int = 0) -> np.ndarray:
     """uint64[n]: elements start .. start+n-1 of the stream."""
     one = np.uint64(1)
-    key = np.array([seed & (2**64 - 1)], np.uint64)
-    key = _mix(key + _GOLDEN * (np.array([stream & (2**64 - 1)], np.uint64) + one))
-    index = np.arange(start, start + n, dtype=np.uint64)
+    key = np.array([int(seed) & (2**64 - 1)], np.uint64)
+    key = _mix(key + _GOLDEN * (np.array([int(stream) & (2**64 - 1)], np.uint64) + one))
+    index = np.arange(int(start), int(start) + n, dtype=np.uint64)
     return _mix(key + _GOLDEN * (index + one))
 
 

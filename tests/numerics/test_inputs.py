@@ -1,10 +1,12 @@
 """Counter-based inputs: the same bits in NumPy and in kernels/inputs.h, and a sane distribution."""
 
 import ctypes
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from crucible import device as devices
 from crucible.device import host
 from crucible.numerics import inputs
 from crucible.numerics.bits import assert_same_bits
@@ -57,3 +59,17 @@ def test_distributions_are_centred_and_scaled():
 def test_uniform_is_exact_for_a_power_of_two_span():
     words = inputs.bits(9, 0, 1000) >> np.uint32(8)
     assert_same_bits((words / 2.0**23 - 1).astype(np.float32), inputs.uniform(9, 0, 1000))
+
+
+@pytest.mark.parametrize("name", ["simt", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_kernel_draws_the_same_bits(name):
+    device = devices.get(name)
+    n, (seed, stream, start) = 1000, (np.uint64(2**63 + 11), np.uint64(5), np.uint64(2**32 - 3))
+    low, high, scale = np.float32(-3.1), np.float32(0.7), np.float32(0.02)
+    out = [device.zeros(n, dtype) for dtype in (np.uint32, np.float32, np.float32)]
+    kernel = device.kernel(Path(__file__).parent / "inputs_probe.cu", "inputs_probe")
+    kernel.launch(-(-n // 128), 128, (seed, stream, start, np.int32(n), low, high, scale, *out))
+    words, uniform, normalish = map(device.download, out)
+    assert_same_bits(inputs.bits(seed, stream, n, start), words)
+    assert_same_bits(inputs.uniform(seed, stream, n, low, high, start), uniform)
+    assert_same_bits(inputs.normalish(seed, stream, n, scale, start), normalish)
