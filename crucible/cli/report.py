@@ -1,5 +1,6 @@
 """`crucible report`: run the notebooks with the parameters that fit this machine and write one report."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -38,7 +39,7 @@ def report(
     selected = notebooks.select(everything, only or [])
     folder = driver.new_folder(out, chosen.stem)
     typer.echo(f"running {len(selected)} notebooks with {chosen} into {folder}")
-    run = driver.execute(selected, values, folder, str(chosen))
+    run = driver.execute(selected, values, folder, str(chosen), progress=sys.stderr.isatty())
     _, page = assemble(run)
     for outcome in run.outcomes:
         typer.echo(f"{outcome.status:8} {outcome.stem}  {outcome.seconds:.1f} s  {outcome.error}".rstrip())

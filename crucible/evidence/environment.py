@@ -93,8 +93,8 @@ def _vector_level() -> str:
     from crucible.device import cpu
 
     try:
-        return str(cpu.vector_level())
-    except (AttributeError, CrucibleError):
+        return cpu.chosen_level()
+    except CrucibleError:
         return ""
 
 

@@ -100,6 +100,18 @@ def save(path: Path | str, records: Iterable[Record]) -> Path:
     return path
 
 
+def publish(record: Record, folder: str, stem: str) -> None:
+    """Print claim, verdict and counts; save as <folder>/evidence/<stem>.json unless `folder` is empty.
+
+    What is printed depends on the result alone, never on the machine or the time.
+    """
+    print(f"{record.verdict}: {record.claim}")
+    if record.elements:
+        print(f"{record.elements:,} elements, {record.differing:,} differing, {record.nonzero:,} non-zero")
+    if folder:
+        save(Path(folder) / "evidence" / f"{stem}.json", [record])
+
+
 def load(path: Path | str) -> list[Record]:
     """The records of an evidence file. Raises InputError naming the file, the record and the field."""
     path = Path(path)

@@ -12,7 +12,9 @@ from crucible.evidence.record import Record
 from crucible.report import render
 from crucible.report.driver import Outcome, Run
 from crucible.report.page import external_references, page
-from crucible.report.tables import Table, table
+from crucible.report.tables import Table, cell, table
+
+_LABELS = {"crucible": "crucible version", "dirty": "uncommitted changes", "kernel_digest": "kernel sources"}
 
 
 def assemble(run: Run) -> tuple[Path, Path]:
@@ -58,10 +60,10 @@ def environment_table(records: list[Record]) -> Table:
         for name, value in dataclasses.asdict(item.environment).items():
             if name in ("taken_at", "device"):
                 continue
-            values = [f"{k} {v}" for k, v in value.items()] if isinstance(value, dict) else [value]
-            text = ", ".join(str(v) for v in values)
-            if text and text not in seen.setdefault(name.replace("_", " "), []):
-                seen[name.replace("_", " ")].append(text)
+            values = [f"{k} {v}" for k, v in value.items()] if isinstance(value, dict) else [cell(value)]
+            text, label = ", ".join(values), _LABELS.get(name, name.replace("_", " "))
+            if text and text not in seen.setdefault(label, []):
+                seen[label].append(text)
     rows = [(name, "; ".join(values)) for name, values in seen.items() if values]
     return table(("where", "value"), rows)
 

@@ -14,6 +14,8 @@ from crucible.report.notebooks import Literal, Notebook, parameters, root
 from crucible.report.parameters import DRIVER_FILLED
 
 KERNEL = "python3"
+# The kernel's start-up notices are not the user's business; its errors are.
+KERNEL_ARGUMENTS = ("--IPKernelApp.log_level=40",)
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ def _one(notebook: Notebook, values: Mapping[str, Literal], folder: Path, progre
             kernel_name=KERNEL,
             cwd=str(folder),
             progress_bar={"desc": notebook.stem} if progress else False,
+            extra_arguments=list(KERNEL_ARGUMENTS),
         )
     except PapermillExecutionError as problem:
         status, error = "failed", f"{problem.ename}: {problem.evalue}"

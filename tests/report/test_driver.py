@@ -27,6 +27,7 @@ scale = 0.5  # a factor
 output_dir = ""  # folder for the record; empty: none is written
 
 # %%
+import os
 print(rows, scale, os.getcwd() == output_dir)
 """
 BAD = """# %% [markdown]
