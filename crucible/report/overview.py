@@ -7,10 +7,13 @@ digests of a GPU are kept as evidence, and later drawings show them beside the d
 import argparse
 from pathlib import Path
 
+import numpy as np
+
 from crucible import device as devices
 from crucible.evidence import environment, record
 from crucible.evidence.record import Record
 from crucible.kv.slices import Slice
+from crucible.numerics.bits import compare
 from crucible.numerics.digest import digest
 from crucible.report import cases
 from crucible.report.notebooks import root
@@ -43,25 +46,29 @@ def arrangements() -> dict[str, cases.Case]:
     }
 
 
-def digests(device_name: str) -> dict[str, str]:
-    """Digest of the followed request's attention output in every arrangement on a device."""
+def outputs(device_name: str) -> dict[str, np.ndarray]:
+    """The followed request's attention output, f32 [positions][Hq*D], in every arrangement on a device."""
     target = devices.get(device_name)
-    return {name: digest(cases.only(case, case.run(target), 0)) for name, case in arrangements().items()}
+    return {name: cases.only(case, case.run(target), 0) for name, case in arrangements().items()}
 
 
-def as_record(device_name: str, found: dict[str, str]) -> Record:
-    """The digests as evidence: a pass when the arrangements share one."""
-    elements = LENGTHS[0] * GEOMETRY["heads"] * GEOMETRY["head_dim"] * len(found)
-    same = len(set(found.values())) == 1
+def digests(found: dict[str, np.ndarray]) -> dict[str, str]:
+    """Digest of each output."""
+    return {name: digest(array) for name, array in found.items()}
+
+
+def as_record(device_name: str, found: dict[str, np.ndarray]) -> Record:
+    """The outputs as evidence: a pass when every arrangement has the bits of the first."""
+    everything = np.stack(list(found.values()))
+    differing = compare(np.broadcast_to(everything[0], everything.shape), everything).differing
     return Record(
         kind=KIND,
-        claim=f"one request in {len(found)} arrangements has one attention digest on {device_name}",
-        compared="attention output of one request by digest, arrangement against arrangement",
-        verdict="pass" if same else "fail",
-        elements=elements,
-        finite=elements,
-        nonzero=elements,
-        facts=found,
+        claim=f"one request in {len(found)} arrangements has one set of attention bits on {device_name}",
+        compared="attention output of one request, every arrangement against the request alone, by bits",
+        verdict="fail" if differing else "pass",
+        differing=differing,
+        **record.counts(everything),
+        facts=digests(found),
         environment=environment.capture(device_name),
     )
 
@@ -71,7 +78,7 @@ def draw(path: Path) -> set[str]:
     from crucible.report.plots.overview import overview
     from crucible.report.plots.style import save
 
-    columns = {name: digests(name) for name in ("cpu", "simt")}
+    columns = {name: digests(outputs(name)) for name in ("cpu", "simt")}
     gpu = root() / GPU_RECORD
     if gpu.exists():
         columns["cuda"] = dict(record.load(gpu)[0].facts)
@@ -89,8 +96,8 @@ def main() -> None:
     arguments = parser.parse_args()
     seen: set[str] = set()
     if arguments.record:
-        found = digests(arguments.device or "cpu")
-        seen |= set(found.values())
+        found = outputs(arguments.device or "cpu")
+        seen |= set(digests(found).values())
         record.save(arguments.record, [as_record(arguments.device or "cpu", found)])
     if arguments.picture:
         seen |= draw(arguments.picture)
