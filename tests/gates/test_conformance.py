@@ -8,9 +8,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from crucible import device as devices
 from crucible.cli import main
 from crucible.cli.conformance import register
-from crucible.device.cpu import CpuDevice
+from crucible.device.cpu import CpuDevice, available_levels
 from crucible.errors import InputError
 from crucible.gates import model_sections
 from crucible.gates.conformance import Summary, run
@@ -61,6 +62,23 @@ def test_the_whole_model_is_equal():
     assert [str(r) for r in results if r.verdict != "equal"] == []
     assert [r.section for r in results] == ["smollm2 weights", "smollm2 f32", "smollm2 int8"]
     assert summary.exit_code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(cached("smollm2") is None, reason="needs the model: crucible fetch smollm2")
+@pytest.mark.parametrize("level", available_levels()[1:])
+def test_the_whole_model_is_equal_at_every_other_level(level, monkeypatch):
+    monkeypatch.setattr(devices, "get", lambda name: CpuDevice(level))
+    *results, summary = run([VECTORS / "smollm2_chat.npz"])
+    assert [str(r) for r in results if r.verdict != "equal"] == [] and summary.exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["simt", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_device_of_cuda_kernels_is_equal_wherever_it_has_one(name):
+    *results, summary = run(OPERATIONS, name)
+    assert [str(r) for r in results if r.verdict == "differs"] == []
+    equal = {r.section for r in results if r.verdict == "equal"}
+    assert equal >= {"attention reference", "rope"} and summary.elements > 50_000
 
 
 def test_a_missing_model_is_no_pass(monkeypatch):

@@ -113,6 +113,13 @@ def test_a_split_or_contracted_or_flushed_sum_is_caught(cpu):
     assert (np.abs(small) < np.finfo(F).tiny).all() and (small != 0).any()
 
 
+def test_tensor_float_32_inputs_are_caught(cpu):
+    x, w, _ = data(2, 24, 256)
+    right = linear(cpu, x, pack(cpu, w, "f32"))
+    rounded = [((a.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(F) for a in (x, w)]
+    assert not same_bits(right, linear(cpu, rounded[0], pack(cpu, rounded[1], "f32")))
+
+
 def test_wrong_weights_and_rows_are_refused(cpu):
     w = np.ones((4, 8), F)
     weight = pack(cpu, w, "f32")
