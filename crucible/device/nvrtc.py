@@ -117,7 +117,7 @@ def _compile(source: Path, options: tuple[str, ...]) -> tuple[bytes, str]:
         return nvrtc.getCUBIN(program), nvrtc.getProgramLog(program)
     except nvrtc.NVRTCError as error:
         lines = nvrtc.getProgramLog(program).splitlines()
-        first = next((line for line in lines if "error" in line), str(error))
+        first = next((line for line in lines if "error:" in line), str(error))
         raise UnavailableError(f"NVRTC could not compile {source.name}: {first.strip()}") from None
     finally:
         nvrtc.destroyProgram(program)
