@@ -81,7 +81,9 @@ def draw(path: Path) -> set[str]:
     columns = {name: digests(outputs(name)) for name in ("cpu", "simt")}
     gpu = root() / GPU_RECORD
     if gpu.exists():
-        columns["cuda"] = dict(record.load(gpu)[0].facts)
+        recorded = record.load(gpu)[0]
+        card = recorded.environment.device_name.removeprefix("NVIDIA ")
+        columns[f"cuda, {card}"] = dict(recorded.facts)
     path.parent.mkdir(parents=True, exist_ok=True)
     save(overview(arrangements(), columns, LENGTHS, GEOMETRY["num_pages"]), path)
     return {d for found in columns.values() for d in found.values()}
