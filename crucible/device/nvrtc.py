@@ -108,13 +108,19 @@ def compile_cubin(stem: str | Path, arch: str, defines: dict | None = None) -> C
     return Cubin(path, arch, resources, parameter_sizes(path.read_bytes()))
 
 
-def _compile(source: Path, options: tuple[str, ...]) -> tuple[bytes, str]:
+def ptx(stem: str | Path, arch: str, defines: dict | None = None) -> str:
+    """The PTX that NVRTC makes of a kernel file under the same flags, for reading; not cached."""
+    source = locate(stem)
+    return _compile(source, flags(arch, defines or {}), _binding().getPTX)[0].decode()
+
+
+def _compile(source: Path, options: tuple[str, ...], product=None) -> tuple[bytes, str]:
     nvrtc = _binding()
     program = nvrtc.createProgram(source.read_text(), str(source), (), ())
     try:
         includes = (f"-I{source.parent}", f"-I{kernels_dir()}")
         nvrtc.compileProgram(program, (*options, *includes))
-        return nvrtc.getCUBIN(program), nvrtc.getProgramLog(program)
+        return (product or nvrtc.getCUBIN)(program), nvrtc.getProgramLog(program)
     except nvrtc.NVRTCError as error:
         lines = nvrtc.getProgramLog(program).splitlines()
         first = next((line for line in lines if "error:" in line), str(error))
