@@ -69,8 +69,8 @@ def environment_table(records: list[Record]) -> Table:
 
 
 def _outcomes_table(run: Run) -> Table:
-    rows = [(o.stem, o.status, f"{o.seconds:.1f} s", o.error) for o in run.outcomes]
-    return table(("notebook", "status", "time", "error"), rows)
+    rows = [(o.stem, o.status, round(o.seconds, 1)) for o in run.outcomes]
+    return table(("notebook", "status", "time (s)"), rows)
 
 
 def _not_claimed(records: list[Record]) -> list[str]:
@@ -90,7 +90,8 @@ def _html_body(run: Run, records: list[Record], nodes: dict) -> str:
         render.scrollable(_outcomes_table(run).html()),
     ]
     if records:
-        parts += ["<h2>Where this ran</h2>", render.scrollable(environment_table(records).html())]
+        where = render.scrollable(environment_table(records).html())
+        parts += ["<h2>Where this ran</h2>", f'<div class="where">{where}</div>']
     limits = _not_claimed(records)
     if limits:
         items = "".join(f"<li>{html.escape(line)}</li>" for line in limits)
@@ -101,16 +102,15 @@ def _html_body(run: Run, records: list[Record], nodes: dict) -> str:
 
 
 def _failure_card(outcome: Outcome) -> str:
-    text = html.escape(outcome.error)
-    return (
-        f'<div class="card {outcome.status}"><span class="badge">{outcome.status}</span>'
-        f"<div><b>{outcome.stem}</b>: {text}. Executed copy: notebooks/{outcome.stem}.ipynb.</div></div>"
-    )
+    copy = f" Executed copy: notebooks/{outcome.stem}.ipynb." if outcome.executed else ""
+    text = f"<b>{outcome.stem}</b>: {html.escape(outcome.error)}.{copy}"
+    badge = f'<span class="badge">{outcome.status}</span>'
+    return f'<div class="card {outcome.status}">{badge}<div>{text}</div></div>'
 
 
 def _claim_card(item: Record) -> str:
     counted = f"{item.elements:,} elements, {item.differing:,} differing" if item.elements else ""
-    facts = ", ".join(f"{k} {render_fact(v)}" for k, v in item.facts.items())
+    facts = " · ".join(f"{k}: {render_fact(v)}" for k, v in item.facts.items())
     lines = "".join(f'<div class="note">{html.escape(t)}</div>' for t in (item.compared, counted, facts) if t)
     badge = f'<span class="badge">{item.verdict}</span>'
     return f'<div class="card {item.verdict}">{badge}<div>{html.escape(item.claim)}</div>{lines}</div>'
@@ -128,6 +128,7 @@ def _markdown_body(run: Run, records: list[Record], nodes: dict) -> str:
     parts.append(f"Parameter set: {run.parameter_set or 'defaults'}.")
     parts += ["## Claims", claims_table(records).markdown()] if records else []
     parts += ["## Notebooks", _outcomes_table(run).markdown()]
+    parts += [f"**{o.stem} {o.status}:** {o.error}" for o in run.outcomes if o.error]
     for stem, node in nodes.items():
         title, opening = render.head(node)
         parts += [f"## {title or stem}", opening]

@@ -35,9 +35,10 @@ table { border-collapse: collapse; font-size: .9rem; }
 caption { text-align: left; color: var(--muted); padding-bottom: .3rem; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); vertical-align: top; text-align: left; }
 th { white-space: nowrap; font-weight: 600; }
+.where td:first-child { white-space: nowrap; } .where td { overflow-wrap: anywhere; }
 figure { margin: 1.2rem 0; }
 figure img { display: block; width: 100%; height: auto; background: #fff; border-radius: 8px;
-  padding: .4rem; }
+  padding: .4rem; min-width: 36rem; }
 figcaption { color: var(--muted); font-size: .9rem; margin-top: .4rem; }
 .lead { font-size: 1.1rem; }
 .note { color: var(--muted); font-size: .9rem; }
@@ -46,7 +47,7 @@ figcaption { color: var(--muted); font-size: .9rem; margin-top: .4rem; }
 .badge { font-weight: 700; font-size: .8rem; text-transform: uppercase; letter-spacing: .04em; }
 .card { border: 1px solid var(--line); border-left: 4px solid currentColor; border-radius: 8px;
   padding: .7rem 1rem; margin: .8rem 0; }
-.card > div { color: var(--ink); }
+.card > div { color: var(--ink); } .card > .note { color: var(--muted); }
 nav ul { padding-left: 1.2rem; }
 @media print { details { display: none; } }
 """

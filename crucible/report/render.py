@@ -73,7 +73,7 @@ def output(item) -> str:
         caption = html.escape(data.get("text/plain", ""))
         image = data["image/png"].replace("\n", "")
         picture = f'<img alt="{caption}" src="data:image/png;base64,{image}">'
-        return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"
+        return f'<figure><div class="scroll">{picture}</div><figcaption>{caption}</figcaption></figure>'
     if "text/html" in data and not external_references(data["text/html"]):
         return scrollable(data["text/html"])
     if "text/markdown" in data:
