@@ -63,10 +63,7 @@ lab: setup
 	$(BIN)/jupyter lab $(ARGS) notebooks
 
 notebooks: setup
-	@for source in notebooks/[0-9]*.py; do \
-		echo "== $$source"; \
-		$(BIN)/jupytext --to ipynb --set-kernel python3 --execute "$$source"; \
-	done
+	$(BIN)/python -m crucible.report.references $(ARGS)
 
 lock: $(READY)
 	$(BIN)/python .ci/lock.py
