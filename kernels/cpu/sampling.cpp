@@ -33,11 +33,16 @@ uint64_t word(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2) {
   return uint64_t{r.x[0]} << 32 | r.x[1];
 }
 
-// ln of a positive normal f64, without fma: m in [sqrt(1/2), sqrt(2)), atanh series to 1/23.
+// ln of a positive f64, without fma: m in [sqrt(1/2), sqrt(2)), atanh series to 1/23.
 double contract_ln(double v) {
+  int64_t k = -1023;
+  if (v < 0x1p-1022) {  // subnormal: scaling by a power of two is exact
+    v = v * 0x1p54;
+    k -= 54;
+  }
   uint64_t u;
   std::memcpy(&u, &v, 8);
-  int64_t k = static_cast<int64_t>(u >> 52) - 1023;
+  k += static_cast<int64_t>(u >> 52);
   u = (u & ((1ull << 52) - 1)) | (1023ull << 52);
   double m;
   std::memcpy(&m, &u, 8);  // in [1, 2)
