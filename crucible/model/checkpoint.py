@@ -32,15 +32,26 @@ class Checkpoint:
 
 def check_tensors(
     where: str,
-    expected: Mapping[str, tuple[int, ...]],
+    config: ModelConfig,
     found: Mapping[str, tuple[int, ...]],
-    ignore: Callable[[str], bool],
+    spelled: Callable[[str], str] = str,
+    ignore: Callable[[str], bool] = lambda name: False,
 ) -> None:
-    """Refuse a missing, surplus or misshapen tensor, naming it (names as the file spells them)."""
+    """Refuse a missing, surplus or misshapen tensor by name.
+
+    found: name -> shape as the file has them; `spelled` turns a canonical name into the file's;
+    `ignore` tells surplus tensors that do no harm.
+    """
+    # Before the config's own list is made: a damaged layer count would make it endless.
+    if config.layers > len(found):
+        raise InputError(
+            f"{where}: the config claims {config.layers} layers, the file has {len(found)} tensors"
+        )
+    expected = {spelled(name): shape for name, shape in config.tensor_shapes().items()}
     for name, shape in expected.items():
         if name not in found:
             raise InputError(f"{where} lacks the tensor {name}")
-        if tuple(found[name]) != tuple(shape):
+        if tuple(found[name]) != shape:
             raise InputError(
                 f"{where}: tensor {name} has shape {list(found[name])}, the config needs {list(shape)}"
             )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
+from crucible.attention.run import VARIANTS
 from crucible.errors import InputError
 from crucible.kv.slices import Slice
 from crucible.model.cache import KVCache, pages_for
@@ -125,6 +126,10 @@ def check_request(
     max_tokens = whole_number("max_tokens", options.max_tokens, 1)
     if options.chunk is not None:
         whole_number("chunk", options.chunk, 1)
+    check_ids(options.stop, model.config.vocab)
+    if options.variant not in VARIANTS:
+        known = ", ".join(VARIANTS)
+        raise InputError(f"unknown attention variant {options.variant!r}; choose one of {known}")
     ids = model.encode(prompt) if isinstance(prompt, str) else prompt
     ids = check_ids(ids, model.config.vocab).tolist()
     if not ids:
@@ -135,7 +140,6 @@ def check_request(
             f"{len(ids)} prompt tokens and max_tokens {max_tokens} exceed the context of {context}; "
             f"shorten the prompt or ask for at most {max(context - len(ids), 0)} tokens"
         )
-    check_ids(options.stop, model.config.vocab)
     return ids, params
 
 

@@ -201,12 +201,7 @@ def open_gguf(path: Path) -> Checkpoint:
     container = open_container(path)
     metadata = container.metadata
     config = configs.from_gguf(metadata, container.tensors)
-    check_tensors(
-        path.name,
-        config.tensor_shapes(),
-        {name: tensor.shape for name, tensor in container.tensors.items()},
-        ignore=lambda name: False,
-    )
+    check_tensors(path.name, config, {name: tensor.shape for name, tensor in container.tensors.items()})
     heads = {"attn_q": config.heads, "attn_k": config.kv_heads} if config.architecture == "llama" else {}
 
     def read_tensor(name: str) -> np.ndarray:

@@ -163,9 +163,10 @@ def open_safetensors(folder: Path) -> Checkpoint:
         found["tie_word_embeddings"] = "lm_head.weight" not in tensors
     config = configs.from_hf(found)
     check_tensors(
-        str(folder.name),
-        {hf_name(name): shape for name, shape in config.tensor_shapes().items()},
+        folder.name,
+        config,
         {name: tensor.shape for name, tensor in tensors.items()},
+        spelled=hf_name,
         # A tied checkpoint may still carry its head; old exports carry rotary frequencies.
         ignore=lambda n: n.endswith("rotary_emb.inv_freq") or (config.tied and n == "lm_head.weight"),
     )

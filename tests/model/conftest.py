@@ -118,6 +118,8 @@ def hf_config(config: ModelConfig) -> dict:
         "rms_norm_eps": config.eps,
         "tie_word_embeddings": config.tied,
         "hidden_act": "silu",
+        "attention_bias": config.architecture == "llama" and "attn_q" in config.biases,
+        "mlp_bias": "ffn_up" in config.biases,
         "eos_token_id": 299,
     }
 
@@ -136,7 +138,7 @@ def byte_tokenizer_json() -> str:
 
 @pytest.fixture(scope="session")
 def write_checkpoint():
-    """Writer of tiny Hugging Face folders: (folder, config, dtype, shards) -> {canonical name: f32 as stored}."""
+    """Writer of tiny Hugging Face folders; returns canonical name -> f32 weight as stored."""
 
     def write(folder: Path, config: ModelConfig, dtype: str = "F32", shards: int = 1, seed: int = 11) -> dict:
         folder.mkdir(parents=True, exist_ok=True)

@@ -93,13 +93,17 @@ def test_a_gguf_key_or_tensor_outside_version_1_is_refused_by_name(change, names
     assert named in str(refused.value) and "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("key", [k for k in HF if k.startswith(("num_hidden", "hidden_size", "rms", "vocab"))])
+@pytest.mark.parametrize(
+    "key", [k for k in HF if k.startswith(("num_hidden", "hidden_size", "rms", "vocab"))]
+)
 def test_a_missing_key_is_named(key):
     with pytest.raises(InputError, match=key):
         from_hf({k: v for k, v in HF.items() if k != key})
 
 
-@pytest.mark.parametrize("key", ["num_hidden_layers", "hidden_size", "rms_norm_eps", "rope_theta", "vocab_size"])
+@pytest.mark.parametrize(
+    "key", ["num_hidden_layers", "hidden_size", "rms_norm_eps", "rope_theta", "vocab_size"]
+)
 @pytest.mark.parametrize("value", ["x", -1, 0.5, True, [1], float("nan")])
 def test_a_value_of_the_wrong_kind_is_one_sentence(key, value):
     try:
@@ -114,5 +118,10 @@ def test_default_rope_parameters_and_unused_window_are_read():
     found = {**HF, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
     del found["rope_theta"]
     assert from_hf(found).rope_theta == 10000.0
-    qwen = {**HF, "architectures": ["Qwen2ForCausalLM"], "use_sliding_window": False, "sliding_window": 131072}
+    qwen = {
+        **HF,
+        "architectures": ["Qwen2ForCausalLM"],
+        "use_sliding_window": False,
+        "sliding_window": 131072,
+    }
     assert from_hf(json.loads(json.dumps(qwen))).biases == {"attn_q", "attn_k", "attn_v"}
