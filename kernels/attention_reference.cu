@@ -11,7 +11,8 @@
 // history and three quarters of it idle in the output loop; the bits are what counts here.
 #include "paged.cuh"
 
-extern "C" __global__ void __launch_bounds__(256)
+// Six blocks on a multiprocessor leave 40 registers a thread; eight would spill.
+extern "C" __global__ void __launch_bounds__(256, 6)
     attention_reference(const float* __restrict__ q, const float* __restrict__ kpool,
                         const float* __restrict__ vpool, const int* __restrict__ tables, int stride,
                         const Segment* __restrict__ desc, int S, int layer, int layers, int Hq, int Hkv,
