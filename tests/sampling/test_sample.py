@@ -62,7 +62,9 @@ def test_philox_and_ln_agree_with_the_oracle(cpu):
     assert_same_bits(scalar.philox4x32(counter, key), philox(cpu, counter, key))
     assert uniform(cpu, 2**64 - 3, 2**32 - 1) == scalar.draw(2**64 - 3, 2**32 - 1)
     v = (inputs.bits64(22, 1, 500) >> np.uint64(12)).astype(np.float64) * 2.0**-52 + 2.0**-53
-    v = np.concatenate([v, [1.0, 0.7071067811865476, np.nextafter(0.7071067811865476, 0), 3e-308, 5e-324, 1e300]])
+    v = np.concatenate(
+        [v, [1.0, 0.7071067811865476, np.nextafter(0.7071067811865476, 0), 3e-308, 5e-324, 1e300]]
+    )
     assert_same_bits(scalar.ln(v), ln(cpu, v))
 
 
