@@ -17,7 +17,8 @@ _DYNAMIC_SHARED = re.compile(
 def flatten(source: Path, include_dirs: tuple[Path, ...]) -> str:
     """The text of `source` with every quoted include replaced by the file, found as the compiler would.
 
-    `#line` keeps the compiler's messages and the reports of a kernel at the real file and line.
+    `#line` keeps the compiler's messages and the reports of a kernel at the real file and line. It names
+    files without their folder, so that the same sources make the same text, and one cache entry, anywhere.
     A header with `#pragma once` is guarded by a macro instead, so that a skipped conditional stays skipped.
     """
     return "\n".join(_lines(Path(source).resolve(), include_dirs, ()))
@@ -26,10 +27,11 @@ def flatten(source: Path, include_dirs: tuple[Path, ...]) -> str:
 def _lines(path: Path, include_dirs: tuple[Path, ...], above: tuple[Path, ...]) -> list[str]:
     if path in above:
         return []
-    text = path.read_text().splitlines()
-    out = [f'#line 1 "{path}"']
+    content = path.read_text()
+    text = content.splitlines()
+    out = [f'#line 1 "{path.name}"']
     once = any(_PRAGMA_ONCE.match(line) for line in text)
-    guard = "CRUCIBLE_ONCE_" + hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest()
+    guard = "CRUCIBLE_ONCE_" + hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
     if once:
         out = [f"#ifndef {guard}", f"#define {guard}", *out]
     for number, line in enumerate(text, start=1):
@@ -42,7 +44,7 @@ def _lines(path: Path, include_dirs: tuple[Path, ...], above: tuple[Path, ...]) 
                 raise InputError(
                     f"{path.name}:{number} includes {included[1]!r}, found neither beside it nor in kernels/"
                 )
-            out += [*_lines(found, include_dirs, (*above, path)), f'#line {number + 1} "{path}"']
+            out += [*_lines(found, include_dirs, (*above, path)), f'#line {number + 1} "{path.name}"']
         else:
             out.append(line)
     return [*out, f"#endif  // {guard}"] if once else out
