@@ -1,164 +1,118 @@
 """Attention by variant name on every device (contract sections 4 and 5)."""
 
-from collections.abc import Callable
+import dataclasses
+import functools
+import logging
 from dataclasses import dataclass
 
-import numpy as np
+from crucible.attention import dispatch
+from crucible.attention.base import Launch, Problem, Variant, check, largest_end
+from crucible.attention.reference import STATIC_SHARED
+from crucible.attention.variants import AUTO, VARIANTS, default, find, stand_in
+from crucible.errors import NoKernelError, UnsupportedError
 
-from crucible.device.checks import expect
-from crucible.errors import InputError, NoKernelError, UnsupportedError
-from crucible.numerics.contract import PAGE_SIZE, WARP
-from crucible.numerics.scalar_exact import reciprocal_root
+__all__ = [
+    *("STATIC_SHARED", "VARIANTS", "Launch", "Problem", "Result", "Variant"),
+    *("attention", "choose", "largest_end", "run"),
+]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One launch, checked: packed rows, paged K/V, and the extents that every launcher needs.
+class Result:
+    """The output of a call, an array like q, and the launch that made it."""
 
-    q, out f32 [T][Hq*D] or [T][Hq][D]; kpool, vpool f32 [pages][layers][16][Hkv*D]; tables int32
-    [requests][stride]; desc int32 [S][4]. capacity (C) is at least every row's history length, or
-    None where the caller left it open.
-    """
-
-    q: object
-    kpool: object
-    vpool: object
-    tables: object
-    desc: object
     out: object
-    layer: int
-    T: int
-    Hq: int
-    Hkv: int
-    D: int
-    capacity: int | None
-
-    @property
-    def layers(self) -> int:
-        return self.kpool.shape[1]
-
-    @property
-    def scale(self) -> np.float32:
-        return reciprocal_root(self.D)
+    launch: Launch
 
 
-@dataclass(frozen=True)
-class Variant:
-    """An implementation by name: whether it keeps the contract's bits, and its launcher on each device."""
-
-    summary: str
-    exact: bool
-    launchers: dict[str, Callable]
+def attention(device, *arguments, **options):
+    """The output of `run`, which has the same arguments."""
+    return run(device, *arguments, **options).out
 
 
-def attention(
-    device, q, kpool, vpool, tables, desc, layer, Hkv, D, variant="reference", out=None, capacity=None
-):
-    """Causal attention of packed rows over their own requests' paged history; returns an array like q.
+def run(
+    device,
+    q,
+    kpool,
+    vpool,
+    tables,
+    desc,
+    layer,
+    Hkv,
+    D,
+    variant: str | None = "reference",
+    out=None,
+    capacity: int | None = None,
+    longest: int | None = None,
+    k=None,
+    v=None,
+) -> Result:
+    """Causal attention of packed rows over their own requests' paged history.
 
     q f32 [T][Hq*D] or [T][Hq][D]; kpool, vpool f32 [pages][layers][16][Hkv*D]; tables int32
     [requests][stride]; desc int32 [S][4] = packed_start, chunk_len, absolute_start, table_index, all in
     the device's memory; D a multiple of 32, Hq a multiple of Hkv. `capacity` is at least the largest
-    absolute_start + chunk_len; without it desc is read back, which waits for the device. Rows of q
-    that no segment covers are left as they are in `out`. Raises InputError, NoKernelError where the
-    device lacks the variant, UnsupportedError when the history does not fit it.
+    absolute_start + chunk_len and `longest` the largest chunk_len; without them desc is read back, which
+    waits for the device. k, v f32 [T][Hkv*D], the packed rows' own K and V, are needed by hybrid
+    variants alone. Rows of q that no segment covers are left as they are in `out`.
+
+    A `variant` that is named is demanded: what it does not cover raises UnsupportedError, a device
+    without it NoKernelError. None means CRUCIBLE_PREFILL_ATTN or auto, which fall back to the reference
+    where they must; the result's `launch` says so, and a warning is logged once. InputError for
+    malformed arguments and unknown names.
     """
-    if variant not in VARIANTS:
-        raise InputError(f"unknown attention variant {variant!r}; choose one of {', '.join(VARIANTS)}")
-    launcher = VARIANTS[variant].launchers.get(device.name)
-    if launcher is None:
-        raise NoKernelError(f"attention variant {variant}", device.name)
-    problem = _check(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out, capacity)
-    if problem.T and desc.shape[0]:
-        launcher(device, problem)
-    return problem.out
+    asked, demanded = (default(), False) if variant is None else (find(variant), True)
+    problem = check(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out, capacity, longest, k, v)
+    if not problem.T or not problem.S:
+        return Result(problem.out, Launch(asked, asked, "nothing to launch"))
+    if problem.capacity is None and device.name != "cpu":
+        host = device.download(desc)
+        extents = {"capacity": int((host[:, 1] + host[:, 2]).max()), "longest": int(host[:, 1].max())}
+        problem = dataclasses.replace(problem, **extents)
+    launch = choose(device, problem, asked, demanded)
+    VARIANTS[launch.variant].launchers[device.name](device, problem)
+    return Result(problem.out, launch)
 
 
-def _check(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out, capacity) -> Problem:
-    layer, Hkv, D = int(layer), int(Hkv), int(D)
-    if D < WARP or D % WARP:
-        raise InputError(f"head_dim {D} is not a positive multiple of {WARP}")
-    columns = int(np.prod(q.shape[1:]))
-    if len(q.shape) not in (2, 3) or columns == 0 or columns % D or (len(q.shape) == 3 and q.shape[2] != D):
-        raise InputError(f"q has shape {tuple(q.shape)}; it must be [T][Hq*{D}] or [T][Hq][{D}]")
-    Hq = columns // D
-    if Hkv < 1 or Hq % Hkv:
-        raise InputError(f"{Hq} query heads cannot share {Hkv} KV heads evenly; Hq must be a multiple of Hkv")
-    out = device.empty(q.shape) if out is None else out
-    expect("q", q, np.float32, tuple(q.shape))
-    expect("out", out, np.float32, tuple(q.shape))
-    expect("kpool", kpool, np.float32, (None, None, PAGE_SIZE, Hkv * D))
-    expect("vpool", vpool, np.float32, tuple(kpool.shape))
-    expect("tables", tables, np.int32, (None, None))
-    expect("desc", desc, np.int32, (None, 4))
-    if not 0 <= layer < kpool.shape[1]:
-        raise InputError(f"layer {layer} is outside the pools' {kpool.shape[1]} layers")
-    return Problem(q, kpool, vpool, tables, desc, out, layer, q.shape[0], Hq, Hkv, D, capacity)
-
-
-def largest_end(device, desc) -> int:
-    """Largest absolute_start + chunk_len of the descriptors, read back from the device."""
-    host = device.download(desc)
-    return int((host[:, 1] + host[:, 2]).max())
-
-
-def _native(function: str) -> Callable:
-    def launch(device, p: Problem) -> None:
-        device.call(
-            function,
-            *(p.q, p.kpool, p.vpool, p.tables, p.tables.shape[1], p.desc, p.desc.shape[0]),
-            *(p.layer, p.layers, p.Hq, p.Hkv, p.D, p.out),
-        )
-
-    return launch
-
-
-def attention_reference(device, p: Problem) -> None:
-    """kernels/attention_reference.cu: a block per row and head, all scores of a row in shared memory."""
-    capacity = largest_end(device, p.desc) if p.capacity is None else int(p.capacity)
-    kernel = device.kernel("attention_reference")
-    limit = (device.shared_limit - STATIC_SHARED) // 4 - p.D
-    if capacity > limit:
+def choose(device, problem: Problem, asked: str, demanded: bool) -> Launch:
+    """The variant that runs `problem` when `asked` is, or UnsupportedError if it is demanded and cannot."""
+    if asked == AUTO:
+        refusals = []
+        for name in dispatch.candidates(device.name, problem):
+            refused = _refusal(device, problem, name)
+            if not refused:
+                return Launch(name, asked, "; ".join(refusals))
+            refusals.append(f"{name}: {refused}")
+        raise UnsupportedError(f"no attention variant covers this call on {device.name}: {'; '.join(refusals)}")
+    name, reason = stand_in(device.name, asked)
+    if device.name not in VARIANTS[name].launchers:
+        refused = f"device {device.name} has no such kernel"
+        if demanded:
+            raise NoKernelError(f"attention variant {asked}", device.name)
+    else:
+        refused = _refusal(device, problem, name)
+    if not refused:
+        return Launch(name, asked, reason)
+    if demanded or name == "reference":
         raise UnsupportedError(
-            f"a history of {capacity} positions does not fit attention variant reference on {device.name}, "
-            f"which holds {limit} scores in shared memory; use --device cpu or a shorter context"
+            f"attention variant {asked} does not cover this call on {device.name}: {refused}; "
+            "use auto, --device cpu or a shorter context"
         )
-    i32 = np.int32
-    kernel.launch(
-        grid=(p.T, p.Hq),
-        block=256,
-        args=(
-            *(p.q, p.kpool, p.vpool, p.tables, i32(p.tables.shape[1]), p.desc, i32(p.desc.shape[0])),
-            *(i32(p.layer), i32(p.layers), i32(p.Hq), i32(p.Hkv), i32(p.D), p.scale, i32(capacity), p.out),
-        ),
-        shared=4 * (capacity + p.D),
-    )
+    refused = f"{asked}: {refused}"
+    _warn(device.name, refused)
+    fallback = _refusal(device, problem, "reference")
+    if fallback:
+        raise UnsupportedError(f"no attention variant covers this call on {device.name}: {refused}; {fallback}")
+    return Launch("reference", asked, refused)
 
 
-STATIC_SHARED = 48  # bytes that attention_reference.cu declares itself (a test holds them to ptxas)
+def _refusal(device, problem: Problem, name: str) -> str:
+    covers = VARIANTS[name].covers
+    return covers(device, problem) if covers else ""
 
-VARIANTS: dict[str, Variant] = {
-    "reference": Variant(
-        "plain: a row and a head at a time, the form that every other variant is held to",
-        True,
-        {
-            "cpu": _native("crucible_attention_reference"),
-            "simt": attention_reference,
-            "cuda": attention_reference,
-        },
-    ),
-    "exact": Variant(
-        "tiled for speed, the same bits",
-        True,
-        {"cpu": _native("crucible_attention_tiled")},
-    ),
-    "auto": Variant(
-        "the fastest exact variant that a device has",
-        True,
-        {
-            "cpu": _native("crucible_attention_tiled"),
-            "simt": attention_reference,
-            "cuda": attention_reference,
-        },
-    ),
-}
+
+@functools.cache
+def _warn(device_name: str, refused: str) -> None:
+    log.warning("attention falls back to the reference on %s: %s", device_name, refused)

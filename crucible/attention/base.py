@@ -1,0 +1,125 @@
+"""What an attention variant is, what one launch is given, and what a caller learns about it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from crucible.device.checks import expect
+from crucible.errors import InputError
+from crucible.numerics.contract import PAGE_SIZE, WARP
+from crucible.numerics.scalar_exact import reciprocal_root
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One launch, checked: packed rows, paged K/V, and the extents that every launcher needs.
+
+    q, out f32 [T][Hq*D] or [T][Hq][D]; kpool, vpool f32 [pages][layers][16][Hkv*D]; tables int32
+    [requests][stride]; desc int32 [S][4]. capacity is at least every row's history length and longest
+    at least every segment's rows, None where the caller left them open. k, v f32 [T][Hkv*D] are the
+    packed rows' own K (rotated) and V, or None; only the hybrid variants read them.
+    """
+
+    q: object
+    kpool: object
+    vpool: object
+    tables: object
+    desc: object
+    out: object
+    layer: int
+    T: int
+    Hq: int
+    Hkv: int
+    D: int
+    capacity: int | None
+    longest: int | None = None
+    k: object = None
+    v: object = None
+
+    @property
+    def layers(self) -> int:
+        return self.kpool.shape[1]
+
+    @property
+    def scale(self) -> np.float32:
+        return reciprocal_root(self.D)
+
+    @property
+    def G(self) -> int:
+        return self.Hq // self.Hkv
+
+    @property
+    def S(self) -> int:
+        return self.desc.shape[0]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An implementation by name.
+
+    `exact` says that it keeps the contract's bits; `launchers` maps a device's name to the function
+    that runs a Problem there. `covers(device, problem)` returns why it cannot run this problem, "" if
+    it can; None means that it runs everything. `ablation` marks a member of a family that another
+    member stands for where one is enough.
+    """
+
+    summary: str
+    exact: bool
+    launchers: dict[str, Callable]
+    covers: Callable[[object, Problem], str] | None = None
+    ablation: bool = False
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Which variant really ran, which was asked for, and why they differ ("" where they do not)."""
+
+    variant: str
+    asked: str
+    reason: str = ""
+
+
+def check(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out, capacity, longest, k, v) -> Problem:
+    """The arguments of crucible.attention.run.attention as a Problem, or InputError for what does not fit."""
+    layer, Hkv, D = int(layer), int(Hkv), int(D)
+    if D < WARP or D % WARP:
+        raise InputError(f"head_dim {D} is not a positive multiple of {WARP}")
+    columns = int(np.prod(q.shape[1:]))
+    if len(q.shape) not in (2, 3) or columns == 0 or columns % D or (len(q.shape) == 3 and q.shape[2] != D):
+        raise InputError(f"q has shape {tuple(q.shape)}; it must be [T][Hq*{D}] or [T][Hq][{D}]")
+    Hq = columns // D
+    if Hkv < 1 or Hq % Hkv:
+        raise InputError(f"{Hq} query heads cannot share {Hkv} KV heads evenly; Hq must be a multiple of Hkv")
+    out = device.empty(q.shape) if out is None else out
+    expect("q", q, np.float32, tuple(q.shape))
+    expect("out", out, np.float32, tuple(q.shape))
+    expect("kpool", kpool, np.float32, (None, None, PAGE_SIZE, Hkv * D))
+    expect("vpool", vpool, np.float32, tuple(kpool.shape))
+    expect("tables", tables, np.int32, (None, None))
+    expect("desc", desc, np.int32, (None, 4))
+    for name, array in (("k", k), ("v", v)):
+        if array is not None:
+            expect(name, array, np.float32, (q.shape[0], Hkv * D))
+    if not 0 <= layer < kpool.shape[1]:
+        raise InputError(f"layer {layer} is outside the pools' {kpool.shape[1]} layers")
+    extents = (None if x is None else int(x) for x in (capacity, longest))
+    return Problem(q, kpool, vpool, tables, desc, out, layer, q.shape[0], Hq, Hkv, D, *extents, k, v)
+
+
+def largest_end(device, desc) -> int:
+    """Largest absolute_start + chunk_len of the descriptors, read back from the device."""
+    host = device.download(desc)
+    return int((host[:, 1] + host[:, 2]).max())
+
+
+def longest_chunk(device, p: Problem) -> int:
+    """The most rows of any segment: given, or read back from the device."""
+    return int(device.download(p.desc)[:, 1].max()) if p.longest is None else p.longest
+
+
+def fits(what: str, needed: int, limit: int, capacity: int) -> str:
+    """Why `needed` bytes of shared memory are too many, or ""."""
+    if needed <= limit:
+        return ""
+    return f"a history of {capacity} positions needs {needed} bytes of shared memory {what} and there are {limit}"

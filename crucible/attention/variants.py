@@ -1,0 +1,65 @@
+"""Every attention variant by name, what a name means on a device, and help for a name that is unknown."""
+
+import difflib
+import os
+
+from crucible.attention import diagnostics, exact, native, online, reference
+from crucible.attention.base import Variant
+from crucible.errors import InputError
+
+ENVIRONMENT = "CRUCIBLE_PREFILL_ATTN"
+AUTO = "auto"
+
+# A family is a module with a table VARIANTS; one more family is one more line here.
+VARIANTS: dict[str, Variant] = {
+    **reference.VARIANTS,
+    **native.VARIANTS,
+    **exact.VARIANTS,
+    **online.VARIANTS,
+    **diagnostics.VARIANTS,
+}
+
+# The other spelling of an online diagnostic.
+SHORT = {name.removeprefix("online-"): name for name in VARIANTS if name.startswith("online-q")}
+
+
+def names() -> tuple[str, ...]:
+    """Every name that can be asked for."""
+    return (AUTO, *VARIANTS, *SHORT)
+
+
+def find(name: str, source: str = "attention variant") -> str:
+    """The registry's spelling of `name` (auto stays auto); InputError with the near names if unknown."""
+    if name == AUTO or name in VARIANTS:
+        return name
+    if name in SHORT:
+        return SHORT[name]
+    near = difflib.get_close_matches(name, names(), n=4, cutoff=0.5)
+    known = ", ".join(near) if near else "auto, reference, exact, exact-q4-k64 or online-q2-k32"
+    hint = f"did you mean {known}" if near else f"choose {known}"
+    raise InputError(f"unknown {source} {name!r}; {hint}{'?' if near else ''}")
+
+
+def default() -> str:
+    """The variant of a caller that asked for none: CRUCIBLE_PREFILL_ATTN if set, else auto."""
+    name = os.environ.get(ENVIRONMENT)
+    return find(name, f"variant in {ENVIRONMENT}") if name else AUTO
+
+
+def stand_in(device_name: str, name: str) -> tuple[str, str]:
+    """(variant, reason) that gives `name`'s arithmetic on a device; reason is "" where it is `name` itself.
+
+    The cpu device has one kernel per arithmetic: rows, options and, where exact, keys of a tile are no
+    part of that. The other devices read the short names exact and online-k… as one of their tiles.
+    """
+    if device_name in VARIANTS[name].launchers:
+        return name, ""
+    if device_name != "cpu":
+        tile = {"exact": f"exact-{exact.STANDARD}"}.get(name) or name.replace("online-k", "online-q2-k")
+        return tile, ""
+    if name in exact.VARIANTS:
+        return "exact", "on cpu one native kernel gives the bits of every exact tile"
+    if name in online.VARIANTS:
+        keys = name.split("-k")[1].split("-")[0]
+        return f"online-k{keys}", "on cpu one native kernel gives the bits of every tile of these keys"
+    return name, ""
