@@ -95,7 +95,8 @@ extern "C" __global__ void __launch_bounds__(256)
       }
     }
     float o = acc[0];
-    if (kChains == 4) o = __fadd_rn(__fadd_rn(acc[0], acc[1 % kChains]), __fadd_rn(acc[2 % kChains], acc[3 % kChains]));
+    if (kChains == 4)
+      o = __fadd_rn(__fadd_rn(acc[0], acc[1 % kChains]), __fadd_rn(acc[2 % kChains], acc[3 % kChains]));
     out[at + d] = __fmul_rn(o, inverse);
   }
 }

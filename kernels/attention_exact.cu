@@ -18,8 +18,8 @@ extern "C" __global__ void __launch_bounds__(256 * Q)
     attention_exact(const float* __restrict__ q, const float* __restrict__ kpool,
                     const float* __restrict__ vpool, const int* __restrict__ tables, int stride,
                     const Segment* __restrict__ desc, const float* __restrict__ kcur,
-                    const float* __restrict__ vcur, int layer, int layers, int Hq, int Hkv, float scale, int C,
-                    float* __restrict__ out) {
+                    const float* __restrict__ vcur, int layer, int layers, int Hq, int Hkv, float scale,
+                    int C, float* __restrict__ out) {
   extern __shared__ float4 shared[];
   float* tile = reinterpret_cast<float*>(shared);
   const Paged paged{kpool, vpool, kcur, vcur, tables, stride, layer, layers, Hkv * D};

@@ -70,8 +70,7 @@ extern "C" __global__ void __launch_bounds__(256 * Q)
     __syncthreads();
     for (int j = 0; j < visible; j++) {
 #pragma unroll
-      for (int i = 0; i < kLaneDims; i++)
-        acc[i] = __fmaf_rn(scores[j], tile[j * D + lane + 32 * i], acc[i]);
+      for (int i = 0; i < kLaneDims; i++) acc[i] = __fmaf_rn(scores[j], tile[j * D + lane + 32 * i], acc[i]);
     }
     __syncthreads();
   }

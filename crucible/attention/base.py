@@ -122,4 +122,4 @@ def fits(what: str, needed: int, limit: int, capacity: int) -> str:
     """Why `needed` bytes of shared memory are too many, or ""."""
     if needed <= limit:
         return ""
-    return f"a history of {capacity} positions needs {needed} bytes of shared memory {what} and there are {limit}"
+    return f"{capacity} positions of history need {needed} bytes of shared memory {what}, of {limit}"

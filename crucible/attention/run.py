@@ -12,8 +12,16 @@ from crucible.attention.variants import AUTO, VARIANTS, default, find, stand_in
 from crucible.errors import NoKernelError, UnsupportedError
 
 __all__ = [
-    *("STATIC_SHARED", "VARIANTS", "Launch", "Problem", "Result", "Variant"),
-    *("attention", "choose", "largest_end", "run"),
+    "STATIC_SHARED",
+    "VARIANTS",
+    "Launch",
+    "Problem",
+    "Result",
+    "Variant",
+    "attention",
+    "choose",
+    "largest_end",
+    "run",
 ]
 
 log = logging.getLogger(__name__)
@@ -85,7 +93,9 @@ def choose(device, problem: Problem, asked: str, demanded: bool) -> Launch:
             if not refused:
                 return Launch(name, asked, "; ".join(refusals))
             refusals.append(f"{name}: {refused}")
-        raise UnsupportedError(f"no attention variant covers this call on {device.name}: {'; '.join(refusals)}")
+        raise UnsupportedError(
+            f"no attention variant covers this call on {device.name}: {'; '.join(refusals)}"
+        )
     name, reason = stand_in(device.name, asked)
     if device.name not in VARIANTS[name].launchers:
         refused = f"device {device.name} has no such kernel"
@@ -98,13 +108,15 @@ def choose(device, problem: Problem, asked: str, demanded: bool) -> Launch:
     if demanded or name == "reference":
         raise UnsupportedError(
             f"attention variant {asked} does not cover this call on {device.name}: {refused}; "
-            "use auto, --device cpu or a shorter context"
+            "use auto, the cpu device or a shorter context"
         )
     refused = f"{asked}: {refused}"
     _warn(device.name, refused)
     fallback = _refusal(device, problem, "reference")
     if fallback:
-        raise UnsupportedError(f"no attention variant covers this call on {device.name}: {refused}; {fallback}")
+        raise UnsupportedError(
+            f"no attention variant covers this call on {device.name}: {refused}; {fallback}"
+        )
     return Launch("reference", asked, refused)
 
 

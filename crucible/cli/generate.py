@@ -75,6 +75,9 @@ def register(app: typer.Typer) -> None:
         sampler: str = typer.Option("inverse-cdf", help="inverse-cdf or gumbel-id."),
         device: str = typer.Option("auto", help="cpu, cuda or auto (cpu)."),
         mode: str = typer.Option("f32", help="f32 or int8 (8-bit weights, 16-bit activations)."),
+        attention: str | None = typer.Option(
+            None, help="Demand an attention variant; default: CRUCIBLE_PREFILL_ATTN, else auto."
+        ),
         chunk: int | None = typer.Option(None, help="Prompt tokens that run at a time; moves no bit."),
         page_seed: int | None = typer.Option(
             None, help="Shuffle the physical pages by this seed; moves no bit."
@@ -89,6 +92,7 @@ def register(app: typer.Typer) -> None:
         ),
     ) -> None:
         """Generate text from a prompt; the same request gives the same bits however it is run."""
+        from crucible.attention.variants import default, find
         from crucible.model.chat import render
         from crucible.model.generate import Generation, Options, check_request, stream
 
@@ -101,10 +105,12 @@ def register(app: typer.Typer) -> None:
             sampler=sampler,
             chunk=chunk,
             page_seed=page_seed,
+            variant=attention,
             ignore_eos=ignore_eos,
             digests=json_output,
         )
         options.sampling()  # refuse bad values before a model loads
+        find(attention) if attention else default()
         text = sys.stdin.read() if prompt == "-" else prompt
         loaded = load_model(model, device, mode)
         if chat:
@@ -126,5 +132,9 @@ def register(app: typer.Typer) -> None:
             print(json.dumps(as_json(loaded, options, result), ensure_ascii=False))
         else:
             print()
+            for launch in result.attention:
+                if launch.reason:
+                    text = f"attention: {launch.variant} for {launch.asked} ({launch.reason})"
+                    print(text, file=sys.stderr)
             if options.seed is not None and seed is None:
                 print(f"seed {options.seed}", file=sys.stderr)

@@ -186,7 +186,9 @@ def _logprobs(device, v: VectorFile) -> Iterator[Check]:
 def attention_sections(device) -> dict[str, Section]:
     """One section per exact attention variant that the device has; NoKernelError where it has none."""
     names = [
-        n for n, entry in VARIANTS.items() if entry.exact and device.name in entry.launchers and n != "auto"
+        name
+        for name, entry in VARIANTS.items()
+        if entry.exact and device.name in entry.launchers and not entry.ablation
     ]
     if not names:
         raise NoKernelError("attention", device.name)

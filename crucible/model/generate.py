@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
-from crucible.attention.run import VARIANTS
+from crucible.attention.run import Launch
+from crucible.attention.variants import default, find
 from crucible.errors import InputError
 from crucible.kv.slices import Slice
 from crucible.model.cache import KVCache, pages_for
@@ -28,7 +29,8 @@ class Options:
 
     temperature 0 is greedy; `seed` None is drawn and reported; `stop` are token ids that end the
     text beside the model's own; `chunk` prompt rows run at a time (None: 512); `page_seed` shuffles
-    the physical pages and poisons the rest with NaN; `digests` False saves their time.
+    the physical pages and poisons the rest with NaN; `variant` demands an attention variant (None:
+    CRUCIBLE_PREFILL_ATTN, else auto; only a diagnostic moves bits); `digests` False saves their time.
     """
 
     max_tokens: int = 128
@@ -41,7 +43,7 @@ class Options:
     ignore_eos: bool = False
     chunk: int | None = None
     page_seed: int | None = None
-    variant: str = "auto"
+    variant: str | None = None
     digests: bool = True
 
     def sampling(self) -> SamplingParams:
@@ -85,8 +87,8 @@ class Generation:
 
     Digests are those of contract section 9 (None without digests): `logits_digests[i]` are the
     logits that token i was taken from, the first being the prompt's; prompt and final K/V digests
-    cover [layers][positions][kv_dim] of the positions stored by then. `finish_reason` is "stop" or
-    "length".
+    cover [layers][positions][kv_dim] of the positions stored by then. `attention` lists the launches
+    that ran, each once. `finish_reason` is "stop" or "length".
     """
 
     text: str
@@ -99,6 +101,7 @@ class Generation:
     prompt_v_digest: str | None
     k_digest: str | None
     v_digest: str | None
+    attention: tuple[Launch, ...] = field(compare=False)
     timings: Timings = field(compare=False)
 
     @property
@@ -127,9 +130,10 @@ def check_request(
     if options.chunk is not None:
         whole_number("chunk", options.chunk, 1)
     check_ids(options.stop, model.config.vocab)
-    if options.variant not in VARIANTS:
-        known = ", ".join(VARIANTS)
-        raise InputError(f"unknown attention variant {options.variant!r}; choose one of {known}")
+    if options.variant is None:
+        default()  # refuse a bad environment before anything runs
+    else:
+        find(options.variant)
     ids = model.encode(prompt) if isinstance(prompt, str) else prompt
     ids = check_ids(ids, model.config.vocab).tolist()
     if not ids:
@@ -143,8 +147,10 @@ def check_request(
     return ids, params
 
 
-def prefill(model: Model, ids: Sequence[int], cache: KVCache, request: int, options: Options):
-    """Run the prompt through the model in chunks; logits f32 [V] of its last position."""
+def prefill(
+    model: Model, ids: Sequence[int], cache: KVCache, request: int, options: Options, launches: set[Launch]
+):
+    """Run the prompt in chunks; logits f32 [V] of its last position. `launches` gains what attention ran."""
     chunk = options.chunk or DEFAULT_CHUNK
     for start in range(0, len(ids), chunk):
         part = ids[start : start + chunk]
@@ -156,6 +162,7 @@ def prefill(model: Model, ids: Sequence[int], cache: KVCache, request: int, opti
             rows=None if last else (),
             variant=options.variant,
         )
+        launches |= model.transformer.launches
     return logits[0]
 
 
@@ -192,7 +199,8 @@ def _stream(
     digests: list[str] = []
 
     started = time.perf_counter()
-    logits = prefill(model, ids, cache, 0, options)
+    launches: set[Launch] = set()
+    logits = prefill(model, ids, cache, 0, options, launches)
     prefilled = time.perf_counter()
     prompt_kv = _kv_digests(cache, len(ids)) if options.digests else (None, None)
 
@@ -216,6 +224,7 @@ def _stream(
         logits = model.transformer.forward(
             [chosen.token], [Slice(0, position, 1)], cache, variant=options.variant
         )[0]
+        launches |= model.transformer.launches
 
     kv = _kv_digests(cache, len(ids) + len(tokens) - 1) if options.digests else (None, None)
     yield Generation(
@@ -229,6 +238,7 @@ def _stream(
         prompt_v_digest=prompt_kv[1],
         k_digest=kv[0],
         v_digest=kv[1],
+        attention=tuple(sorted(launches, key=lambda launch: (launch.variant, launch.reason))),
         timings=Timings(model.load_seconds, prefilled - started, decode_seconds),
     )
 

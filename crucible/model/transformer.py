@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from crucible.attention.run import attention
+from crucible.attention.run import Launch
+from crucible.attention.run import run as attend
+from crucible.attention.variants import default
 from crucible.device import Device
 from crucible.errors import InputError
 from crucible.kv.slices import Slice, pack
@@ -46,7 +48,7 @@ def check_ids(ids: Sequence[int] | np.ndarray, vocab: int) -> np.ndarray:
 class _Inputs:
     """Device copies of what one forward reads: ids, positions [T], descriptors [S][4], page tables.
 
-    `capacity` is at least every row's history length.
+    `capacity` is at least every row's history length, `longest` every slice's rows.
     """
 
     ids: Any
@@ -54,6 +56,7 @@ class _Inputs:
     desc: Any
     tables: Any
     capacity: int
+    longest: int
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class _Prepared:
     inputs: _Inputs
     calls: Sequence[Callable[[], Any]]
     logits: Any
+    launches: frozenset[Launch]
 
     def replay(self, ids: np.ndarray, positions: np.ndarray, desc: np.ndarray) -> Any:
         self.inputs.ids[...], self.inputs.positions[...], self.inputs.desc[...] = ids, positions, desc
@@ -83,6 +87,7 @@ class Transformer:
     weights: Weights
     _scratch: dict[str, Any] = field(default_factory=dict, repr=False)
     _rope: tuple[Any, Any] | None = field(default=None, repr=False)
+    launches: frozenset[Launch] = frozenset()  # attention launches of the last forward
 
     def forward(
         self,
@@ -91,14 +96,15 @@ class Transformer:
         cache: KVCache,
         rows: Sequence[int] | None = None,
         trace: Trace | None = None,
-        variant: str = "auto",
+        variant: str | None = None,
     ) -> Any:
         """Logits f32 [R][V] of `rows` (packed row numbers; default: the last row of every slice).
 
         ids: the tokens of all slices, packed in order, T in all. Their K and V go to the cache's
         pages; each row attends to its own request's positions up to its own. The result may be
-        overwritten by the next forward on this cache. InputError for ids outside the vocabulary or
-        slices that do not fit the cache, before anything reaches the device.
+        overwritten by the next forward on this cache. `variant` names an attention variant (see
+        crucible.attention.run.run, which also says what None means). InputError for ids outside the
+        vocabulary or slices that do not fit the cache, before anything reaches the device.
         """
         packed = pack(slices)
         ids = check_ids(ids, self.config.vocab)
@@ -115,17 +121,20 @@ class Transformer:
         )
         self._reserve_rope(capacity)
         step = (ids, packed.positions, packed.desc)
+        self.launches = frozenset()
         if rows is not None or trace is not None or packed.rows != len(slices):
             ends = packed.desc[:, 0] + packed.desc[:, 1] - 1
             wanted = np.ascontiguousarray(ends if rows is None else rows, np.int32)
-            inputs = _Inputs(*map(self.device.upload, (*step, cache.tables.array)), packed.max_end)
+            longest = int(packed.desc[:, 1].max())
+            inputs = _Inputs(*map(self.device.upload, (*step, cache.tables.array)), packed.max_end, longest)
             return self._run(self.device, inputs, cache, wanted, trace, variant)
         # Pure decode, one row a slice: record once for this number of rows, then replay.
-        key = (id(self), self._rope[0].shape[0], packed.rows, variant)
+        key = (id(self), self._rope[0].shape[0], packed.rows, variant, default())
         if key in cache.prepared:
+            self.launches = cache.prepared[key].launches
             return cache.prepared[key].replay(*step)
         own = [self.device.upload(array.copy()) for array in step]
-        inputs = _Inputs(*own, self.device.upload(cache.tables.array), capacity)
+        inputs = _Inputs(*own, self.device.upload(cache.tables.array), capacity, 1)
         recorder = Recorder(self.device)
         # A recording owns its scratch: growing the shared one must not move its buffers.
         shared, self._scratch = self._scratch, {}
@@ -133,7 +142,7 @@ class Transformer:
             logits = self._run(recorder, inputs, cache, None, None, variant)
         finally:
             self._scratch = shared
-        cache.prepared[key] = _Prepared(inputs, recorder.calls, logits)
+        cache.prepared[key] = _Prepared(inputs, recorder.calls, logits, self.launches)
         return logits
 
     def _reserve_rope(self, capacity: int) -> None:
@@ -149,7 +158,7 @@ class Transformer:
             have = self._scratch[name] = self.device.empty((rows, width))
         return have[:rows]
 
-    def _run(self, device, inputs: _Inputs, cache: KVCache, wanted, trace: Trace | None, variant: str) -> Any:
+    def _run(self, device, inputs: _Inputs, cache: KVCache, wanted, trace: Trace | None, variant) -> Any:
         """All layers over packed rows; `wanted` None means logits of every row, in order."""
         config, rows = self.config, inputs.ids.shape[0]
         trace = trace or (lambda name, layer, array: None)
@@ -171,7 +180,7 @@ class Transformer:
         trace("final_norm", None, h)
         return linear(device, h, self.weights.head, out=device.empty((wanted_rows, config.vocab)))
 
-    def _attend(self, device, inputs, cache, layer: int, block: Block, x, trace: Trace, variant: str) -> Any:
+    def _attend(self, device, inputs, cache, layer: int, block: Block, x, trace: Trace, variant) -> Any:
         config, rows, eps = self.config, x.shape[0], np.float32(self.config.eps)
         h = rmsnorm(device, x, block.attn_norm, eps, out=self._buffer("h", rows, config.hidden))
         trace("attn_norm", layer, h)
@@ -192,7 +201,7 @@ class Transformer:
         trace("q_rot", layer, q)
         trace("k_rot", layer, k)
         store_kv(device, k, v, cache.kpool, cache.vpool, inputs.tables, inputs.desc, layer)
-        attended = attention(
+        result = attend(
             device,
             q,
             cache.kpool,
@@ -205,7 +214,12 @@ class Transformer:
             variant=variant,
             out=self._buffer("attended", rows, config.q_dim),
             capacity=inputs.capacity,
+            longest=inputs.longest,
+            k=k,
+            v=v,
         )
+        self.launches |= {result.launch}
+        attended = result.out
         trace("attn", layer, attended)
         projected = linear(device, attended, block.output, out=self._buffer("projected", rows, config.hidden))
         trace("attn_out", layer, projected)

@@ -20,14 +20,19 @@ class Hold {  // the standard library's mutex and thread would double the compil
 };
 
 // Blocks keep their stacks between launches; a worker borrows one for the length of a launch.
+// Few are kept, since a process that has many kernels loaded has this store once in each, and the
+// system limits how many mappings (a guard page splits one) a process may have.
+constexpr int kKeptBlocks = 2;
 static pthread_mutex_t store_lock = PTHREAD_MUTEX_INITIALIZER;
 static Block* stored = nullptr;
+static int stored_count = 0;
 
 static Block* take_block() {
   {
     Hold hold(&store_lock);
     if (Block* b = stored) {
       stored = b->next;
+      stored_count--;
       return b;
     }
   }
@@ -40,9 +45,17 @@ static Block* take_block() {
 }
 
 static void give_block(Block* b) {
-  Hold hold(&store_lock);
-  b->next = stored;
-  stored = b;
+  {
+    Hold hold(&store_lock);
+    if (stored_count < kKeptBlocks) {
+      b->next = stored;
+      stored = b;
+      stored_count++;
+      return;
+    }
+  }
+  munmap(b->stacks, kMaxThreads * kStack);
+  delete b;
 }
 
 static const char* misplaced_shared = nullptr;  // an `extern __shared__` array outside a function
@@ -109,7 +122,8 @@ static void prepare_block(Block& b, const Launch& launch, uint64_t number) {
     Context& c = b.fibers[b.prepared].context;
     c.bottom = b.stacks + b.prepared * kStack + page;
     c.size = kStack - page;
-    mprotect(b.stacks + b.prepared * kStack, page, PROT_NONE);  // an overflow stops instead of spreading
+    // An overflow stops instead of spreading; one warp's guard pages stand for all, which run the same code.
+    if (b.prepared < kWarp) mprotect(b.stacks + b.prepared * kStack, page, PROT_NONE);
   }
   for (unsigned i = 0; i < b.threads; i++) {
     Fiber& f = b.fibers[i];
