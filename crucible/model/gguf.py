@@ -81,6 +81,22 @@ class _Cursor:
         except UnicodeDecodeError:
             raise InputError(f"{self.where} is corrupt: {what} is not UTF-8 text") from None
 
+    def strings(self, count: int, what: str) -> list[str]:
+        """`count` strings; vocabularies are long, so this loop does without a call per field."""
+        found, at, end, read = [], self.at, len(self.data), struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            if at + 8 > end or (stop := at + 8 + read(self.data, at)[0]) > end:
+                self.at = at
+                self.string(what)  # refuses, with the place
+            raw = self.data[at + 8 : stop]
+            try:
+                found.append(str(raw, "utf-8"))
+            except UnicodeDecodeError:
+                raise InputError(f"{self.where} is corrupt: {what} is not UTF-8 text") from None
+            at = stop
+        self.at = at
+        return found
+
     def value(self, kind: int, what: str, depth: int = 0) -> Any:
         if kind == _STRING:
             return self.string(what)
@@ -89,6 +105,8 @@ class _Cursor:
             if inner in _SCALARS:
                 dtype = np.dtype(_SCALARS[inner])
                 return np.frombuffer(self.take(count * dtype.itemsize, what), dtype).tolist()
+            if inner == _STRING:
+                return self.strings(count, what)
             if depth >= _MAX_DEPTH or count > len(self.data) - self.at:
                 raise InputError(f"{self.where} is corrupt: {what} claims {count} nested values")
             return [self.value(inner, what, depth + 1) for _ in range(count)]
