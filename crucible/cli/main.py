@@ -11,7 +11,16 @@ from crucible.errors import CrucibleError
 
 # One module per command under crucible/cli; each offers register(app). A command that a later
 # stage adds is one more name here.
-COMMANDS: tuple[str, ...] = ("conformance", "doctor", "fetch", "generate", "evaluate", "bench", "report", "gate")
+COMMANDS: tuple[str, ...] = (
+    "conformance",
+    "doctor",
+    "fetch",
+    "generate",
+    "evaluate",
+    "bench",
+    "report",
+    "gate",
+)
 
 app = typer.Typer(
     add_completion=False,
@@ -29,7 +38,9 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version."
+    ),
 ) -> None:
     """LLM inference with one set of bits."""
 

@@ -86,16 +86,16 @@ void all_blocks(const Layer& a, int64_t panel) {
 template <class S, int Rows>
 void few_rows(const Layer& a) {
   constexpr int Wide = Rows == 1 ? 4 : Rows == 2 ? 3 : Rows == 3 ? 2 : 1;
-  constexpr int Panels = std::is_same_v<S, StoredQ4_1> || std::is_same_v<S, StoredQ8_0> ? (Wide + 1) / 2 : Wide;
+  constexpr int Panels =
+      std::is_same_v<S, StoredQ4_1> || std::is_same_v<S, StoredQ8_0> ? (Wide + 1) / 2 : Wide;
   const int64_t panels = panels_of(a.N);
-  parallel_for(
-      (panels + Panels - 1) / Panels,
-      [&](int64_t g) {
-        int64_t p = g * Panels;
-        if (panels - p >= Panels) return all_blocks<S, Rows, Panels>(a, p);
-        for (; p < panels; p++) all_blocks<S, Rows, 1>(a, p);
-      },
-      a.N * a.K < 1 << 14);
+  parallel_for((panels + Panels - 1) / Panels,
+               [&](int64_t g) {
+                 int64_t p = g * Panels;
+                 if (panels - p >= Panels) return all_blocks<S, Rows, Panels>(a, p);
+                 for (; p < panels; p++) all_blocks<S, Rows, 1>(a, p);
+               },
+               a.N * a.K < 1 << 14);
 }
 
 // The rows left of a chunk, Rows at most: one recursion step per row count.
@@ -138,11 +138,16 @@ void chunk(const Layer& a, int64_t first, int64_t end, int64_t panel) {
 template <class S>
 void multiply(const Layer& a) {
   switch (a.T) {
-    case 0: return;
-    case 1: return few_rows<S, 1>(a);
-    case 2: return few_rows<S, 2>(a);
-    case 3: return few_rows<S, 3>(a);
-    case 4: return few_rows<S, 4>(a);
+    case 0:
+      return;
+    case 1:
+      return few_rows<S, 1>(a);
+    case 2:
+      return few_rows<S, 2>(a);
+    case 3:
+      return few_rows<S, 3>(a);
+    case 4:
+      return few_rows<S, 4>(a);
   }
   const int64_t panels = panels_of(a.N);
   for (int64_t first = 0; first < a.T; first += kRowChunk) {
@@ -210,7 +215,9 @@ CRUCIBLE_API void crucible_pack(int64_t storage, const void* w, uint8_t* packed,
       const uint8_t* block = row < 0 ? nullptr : rows + (row * blocks + b) * in;
       scales[i] = block == nullptr ? 0.0f : half_to_float(read_u16(block));
       if (q4) scales[kPanel + i] = block == nullptr ? 0.0f : half_to_float(read_u16(block + 2));
-      const auto nibble = [&](int64_t k) { return k < 16 ? block[head + k] & 15 : block[head + k - 16] >> 4; };
+      const auto nibble = [&](int64_t k) {
+        return k < 16 ? block[head + k] & 15 : block[head + k - 16] >> 4;
+      };
       for (int64_t k = 0; k < (q4 ? 16 : 32); k++) {
         if (block == nullptr) {
           q[k * kPanel] = 0;
@@ -227,15 +234,20 @@ CRUCIBLE_API void crucible_linear(int64_t storage, const float* x, const uint8_t
                                   float* y, int64_t T, int64_t N, int64_t K) {
   const Layer a{x, packed, bias, y, T, N, K};
   switch (storage) {
-    case 0: return multiply<StoredF32>(a);
-    case 1: return multiply<StoredBf16>(a);
-    case 2: return multiply<StoredQ8_0>(a);
-    default: return multiply<StoredQ4_1>(a);
+    case 0:
+      return multiply<StoredF32>(a);
+    case 1:
+      return multiply<StoredBf16>(a);
+    case 2:
+      return multiply<StoredQ8_0>(a);
+    default:
+      return multiply<StoredQ4_1>(a);
   }
 }
 
 // Row ids of a GGUF Q8_0 table [V][N/32 blocks] as f32: w = d * q.
-CRUCIBLE_API void crucible_embed_q8_0(const uint8_t* table, const int32_t* ids, float* y, int64_t T, int64_t N) {
+CRUCIBLE_API void crucible_embed_q8_0(const uint8_t* table, const int32_t* ids, float* y, int64_t T,
+                                      int64_t N) {
   parallel_for(
       T,
       [&](int64_t t) {
