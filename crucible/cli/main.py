@@ -1,7 +1,6 @@
 """Entry point of `crucible`: collects the subcommands and turns errors into one line and exit code 2."""
 
 import importlib
-import importlib.util
 import sys
 
 import typer
@@ -19,7 +18,6 @@ COMMANDS: tuple[str, ...] = (
     "evaluate",
     "bench",
     "report",
-    "gate",
 )
 
 app = typer.Typer(
@@ -48,8 +46,7 @@ def _root(
 def main() -> None:
     """Run the command line; a CrucibleError becomes `error: <sentence>` and exit code 2."""
     for command in COMMANDS:
-        if importlib.util.find_spec(f"crucible.cli.{command}"):  # TODO: remove once every module exists
-            importlib.import_module(f"crucible.cli.{command}").register(app)
+        importlib.import_module(f"crucible.cli.{command}").register(app)
     try:
         app()
     except CrucibleError as error:

@@ -1,7 +1,6 @@
 """SmolLM2 end to end: the published digests and tokens, the same bits however it runs, real English."""
 
 import functools
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -107,7 +106,7 @@ def test_a_wrong_row_permutation_is_caught_by_the_likelihood(smollm2_f32, smollm
     # The rows as the file has them: interleaved pairs under a half-split rotation. Such a model still
     # writes English and knows capitals; only the likelihood tells.
     container = open_container(smollm2_file)
-    wrong = replace(open_gguf(smollm2_file), read_tensor=container.read)
+    wrong = open_gguf(smollm2_file).with_tensors(container.read)
     model = Model.from_checkpoint(wrong, device.get("cpu"))
     right, _ = likelihood(smollm2_f32)
     value, _ = likelihood(model)
