@@ -10,11 +10,11 @@ class InputError(CrucibleError, ValueError):
 
 
 class UnsupportedError(CrucibleError):
-    """The input is well formed but outside what this version covers; the message names the tensor, key or shape."""
+    """Well-formed input outside what this version covers; the message names the tensor, key or shape."""
 
 
 class UnavailableError(CrucibleError, RuntimeError):
-    """This machine lacks something (compiler, driver, file, network); the message says what would provide it."""
+    """This machine lacks a compiler, driver, file or network; the message says what would provide it."""
 
 
 class NoKernelError(UnsupportedError):

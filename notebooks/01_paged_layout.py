@@ -38,7 +38,7 @@ from crucible.report.plots.style import show
 from crucible.report.tables import table
 
 # %% tags=["parameters"]
-lengths = [37, 5, 60]  # positions held by each request; they are called A, B, C, …
+lengths = [37, 5, 60]  # positions held by each request, three or more; they are called A, B, C, …
 num_pages = 12  # physical pages in the pool, 16 positions each
 page_seed = 3  # shuffles the order in which the second map hands out pages
 heads = 6  # query heads
@@ -107,7 +107,8 @@ Explorer(
 # each segment by four integers.
 
 # %%
-slices = [Slice(0, 0, 12), Slice(1, lengths[1] - 1, 1), Slice(2, 20, 20)]
+third = lengths[2] // 3
+slices = [Slice(0, 0, lengths[0] // 3), Slice(1, lengths[1] - 1, 1), Slice(2, third, third)]
 packed = pack(slices)
 heading = ("packed_start", "chunk_len", "absolute_start", "table_index")
 table(heading, packed.desc.tolist(), "Descriptors of the packed segments (int32)")
@@ -135,7 +136,7 @@ def refusal(segment, field, value):
         return str(error)
 
 
-broken = [(0, 1, 0), (2, 0, 5), (1, 3, 9), (2, 2, -1), (2, 2, 60)]
+broken = [(0, 1, 0), (2, 0, 5), (1, 3, 9), (2, 2, -1), (2, 2, lengths[2])]
 table(
     ("segment", "field", "value", "refused with"),
     [(s, heading[f], v, refusal(s, f, v)) for s, f, v in broken],

@@ -2,17 +2,20 @@
 
 import time
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from typing import Protocol
 
 import numpy as np
 
+from crucible import __version__
 from crucible.errors import UnavailableError
 
 
 class Engine(Protocol):
-    """A loaded model. `arithmetic` says what it computes."""
+    """A loaded model. `arithmetic` says what it computes, `version` which release of the engine it is."""
 
     arithmetic: str
+    version: str
 
     def prefill(self, ids: Sequence[int]) -> float:
         """Seconds from token ids to the logits of the last one, with an empty K/V cache."""
@@ -27,6 +30,7 @@ class Crucible:
     def __init__(self, model: str, mode: str, threads: int):
         from crucible.model.model import Model
 
+        self.version = __version__
         self._model = Model.load(model, device="cpu", mode=mode)
         self.arithmetic = {"f32": "f32, contract order", "int8": "int8 weights, 16-bit activations"}[mode]
 
@@ -59,6 +63,7 @@ class Transformers:
         from crucible.model.model import open_checkpoint
 
         torch.set_num_threads(threads)
+        self.version = f"{version('transformers')}, torch {torch.__version__}"
         self._torch = torch
         checkpoint = open_checkpoint(model)
         c = checkpoint.config
@@ -144,6 +149,7 @@ class LlamaCpp:
             raise UnavailableError("llama.cpp is not installed; run: pip install 'crucible[peers]'") from None
         from crucible.model.fetch import SOURCES, cached
 
+        self.version = f"llama-cpp-python {version('llama-cpp-python')}"
         path = cached(model) if model in SOURCES else model
         self._llama = Llama(
             model_path=str(path),

@@ -48,7 +48,7 @@ class Outcome:
 
     def text(self) -> str:
         """The side-by-side: median [minimum, maximum] of every contender, then the paired ratios."""
-        rows = [("", "arithmetic", self.contenders[0].unit, "")]
+        rows = [("", "what", self.contenders[0].unit, "")]
         for c in self.contenders:
             shown = ", ".join(f"{k} {_number(v)}" for k, v in c.facts.items())
             rows.append((c.name, c.arithmetic, _bracket(c.samples), shown))

@@ -38,8 +38,12 @@ def interleave(
     return samples
 
 
-def seconds_per_call(call: Callable[[], object], at_least: float = 0.02) -> float:
-    """Mean wall seconds of `call` over as many calls as take `at_least` seconds (one at the least)."""
+def seconds_per_call(call: Callable[[], object], at_least: float = 0.05) -> float:
+    """Mean wall seconds of `call` over as many calls as take `at_least` seconds (one at the least).
+
+    One call before is not timed: it wakes the threads that slept through the neighbours' turns.
+    """
+    call()
     calls, start = 0, time.perf_counter()
     while True:
         call()

@@ -89,6 +89,7 @@ def run(
             facts = {
                 "peak GB": round(worker.ask("memory")["peak_bytes"] / 1e9, 3),
                 "load s": round(worker.load_seconds, 2),
+                "version": worker.version,
             }
             if task == "decode":
                 facts[f"tokens as {first}"] = _agreement(chosen[first], chosen[name])

@@ -38,7 +38,8 @@ def serve(name: str, model: str, threads: int) -> None:
     except CrucibleError as error:
         print(json.dumps({"absent": str(error)}), file=answers)
         return
-    ready = {"arithmetic": engine.arithmetic, "load_seconds": time.perf_counter() - start}
+    loaded = time.perf_counter() - start
+    ready = {"arithmetic": engine.arithmetic, "version": engine.version, "load_seconds": loaded}
     print(json.dumps(ready), file=answers)
     for line in sys.stdin:
         request = json.loads(line)
@@ -61,6 +62,7 @@ class Worker:
     threads: int
     python: str = sys.executable
     arithmetic: str = ""
+    version: str = ""
     load_seconds: float = 0.0
     _process: subprocess.Popen | None = field(default=None, repr=False)
     _said: IO[str] | None = field(default=None, repr=False)
@@ -89,7 +91,8 @@ class Worker:
         except BaseException:
             self.__exit__()
             raise
-        self.arithmetic, self.load_seconds = ready["arithmetic"], ready["load_seconds"]
+        self.arithmetic, self.version = ready["arithmetic"], ready["version"]
+        self.load_seconds = ready["load_seconds"]
         return self
 
     def ask(self, do: str, **request) -> dict:

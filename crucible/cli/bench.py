@@ -21,6 +21,7 @@ Json = Annotated[
 Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds; one more is taken and thrown away.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of every engine; default: all processors.")]
 ModelName = Annotated[str, typer.Option("--model", help="Name, GGUF file or folder.")]
+Note = Annotated[str, typer.Option(help="A remark for the record, such as what else ran on the machine.")]
 Modes = Annotated[list[str], typer.Option("--mode", help="f32 or int8; repeatable, default both.")]
 PeersPython = Annotated[
     str, typer.Option(help="Interpreter whose environment holds the peers (and crucible); default: this one.")
@@ -42,12 +43,15 @@ def _say(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def _finish(kind: str, claim: str, outcomes: list, threads: int, json: Path | None, more: dict) -> None:
+def _finish(
+    kind: str, claim: str, outcomes: list, threads: int, json: Path | None, note: str, facts: dict
+) -> None:
     from crucible.bench import outcome
 
     typer.echo(outcome.matrix(outcomes) if len(outcomes) > 1 else outcomes[0].text())
     if json is not None:
-        record = outcome.to_record(kind, claim, outcomes, {"threads": threads, **more})
+        facts = {"threads": threads, **facts} | ({"note": note} if note else {})
+        record = outcome.to_record(kind, claim, outcomes, facts)
         typer.echo(f"record: {outcome.save(json, [record])}")
 
 
@@ -61,6 +65,7 @@ def linear(
     rounds: Rounds = 7,
     threads: Threads = None,
     json: Json = None,
+    note: Note = "",
 ) -> None:
     """Linear layers in f32 and int8, beside torch's f32 and bf16."""
     from crucible.bench import linear as bench
@@ -74,20 +79,19 @@ def linear(
     count = _threads(threads)
     chosen = tuple(rows or bench.ROWS)
     outcomes = bench.run(tuple(model or ()), chosen, tuple(against or ()), rounds, count, _say)
-    _finish(
-        "linear", "GFLOP/s of linear layers, quantisation of activations included", outcomes, count, json, {}
-    )
+    claim = "GFLOP/s of linear layers, quantisation of activations included"
+    _finish("linear", claim, outcomes, count, json, note, {})
 
 
-def _tokens(task, length, steps, model, mode, against, rounds, threads, peers_python, json) -> None:
+def _tokens(task, length, steps, model, mode, against, rounds, threads, peers_python, json, note) -> None:
     from crucible.bench import tokens
 
     count = _threads(threads)
     outcome = tokens.run(
         task, model, mode, against or (), length, steps, rounds, count, peers_python, say=_say
     )
-    more = {"model": model, "length": length} | ({"steps": steps} if task == "decode" else {})
-    _finish(task, f"tokens per second of {task}", [outcome], count, json, more)
+    facts = {"model": model, "length": length} | ({"steps": steps} if task == "decode" else {})
+    _finish(task, f"tokens per second of {task}", [outcome], count, json, note, facts)
 
 
 @app.command(epilog=EXAMPLE)
@@ -101,9 +105,10 @@ def decode(
     threads: Threads = None,
     peers_python: PeersPython = sys.executable,
     json: Json = None,
+    note: Note = "",
 ) -> None:
     """Tokens per second of one request's greedy decode, with peak memory."""
-    _tokens("decode", length, steps, model, mode, against, rounds, threads, peers_python, json)
+    _tokens("decode", length, steps, model, mode, against, rounds, threads, peers_python, json, note)
 
 
 @app.command(epilog=EXAMPLE.replace("decode", "prefill"))
@@ -116,15 +121,17 @@ def prefill(
     threads: Threads = None,
     peers_python: PeersPython = sys.executable,
     json: Json = None,
+    note: Note = "",
 ) -> None:
     """Tokens per second of one prompt, from ids to the logits of its last token, with peak memory."""
-    _tokens("prefill", length, 0, model, mode, against, rounds, threads, peers_python, json)
+    _tokens("prefill", length, 0, model, mode, against, rounds, threads, peers_python, json, note)
 
 
 @app.command(epilog="Example:\n\n  crucible bench startup --rounds 3")
-def startup(model: ModelName = "smollm2", rounds: Rounds = 5, json: Json = None) -> None:
+def startup(model: ModelName = "smollm2", rounds: Rounds = 5, json: Json = None, note: Note = "") -> None:
     """Seconds of an import, of the command line and of a model's first token, each in a fresh process."""
     from crucible.bench import startup as bench
 
     outcome = bench.run(model, rounds)
-    _finish("startup", "wall seconds of a fresh process", [outcome], _threads(None), json, {"model": model})
+    claim = "wall seconds of a fresh process"
+    _finish("startup", claim, [outcome], _threads(None), json, note, {"model": model})

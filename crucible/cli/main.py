@@ -1,7 +1,6 @@
 """Entry point of `crucible`: collects the subcommands and turns errors into one line and exit code 2."""
 
 import importlib
-import importlib.util
 import sys
 
 import typer
@@ -11,7 +10,15 @@ from crucible.errors import CrucibleError
 
 # One module per command under crucible/cli; each offers register(app). A command that a later
 # stage adds is one more name here.
-COMMANDS: tuple[str, ...] = ("conformance", "doctor", "fetch", "generate", "evaluate", "bench", "report", "gate")
+COMMANDS: tuple[str, ...] = (
+    "conformance",
+    "doctor",
+    "fetch",
+    "generate",
+    "evaluate",
+    "bench",
+    "report",
+)
 
 app = typer.Typer(
     add_completion=False,
@@ -29,7 +36,9 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version."
+    ),
 ) -> None:
     """LLM inference with one set of bits."""
 
@@ -37,8 +46,7 @@ def _root(
 def main() -> None:
     """Run the command line; a CrucibleError becomes `error: <sentence>` and exit code 2."""
     for command in COMMANDS:
-        if importlib.util.find_spec(f"crucible.cli.{command}"):  # TODO: remove once every module exists
-            importlib.import_module(f"crucible.cli.{command}").register(app)
+        importlib.import_module(f"crucible.cli.{command}").register(app)
     try:
         app()
     except CrucibleError as error:

@@ -57,7 +57,9 @@ def chosen_level() -> str:
     if forced not in LEVELS:
         raise InputError(f"CRUCIBLE_VECTOR_LEVEL={forced!r} is unknown; choose one of {', '.join(LEVELS)}")
     if forced not in available:
-        raise UnavailableError(f"this processor cannot run vector level {forced}; it has {', '.join(available)}")
+        raise UnavailableError(
+            f"this processor cannot run vector level {forced}; it has {', '.join(available)}"
+        )
     return forced
 
 
@@ -89,7 +91,9 @@ def _marshal(value):
     """ctypes argument for one value of the C interface; arrays must be C-contiguous."""
     if isinstance(value, np.ndarray):
         if not value.flags.c_contiguous:
-            raise InputError(f"array of shape {value.shape} is not C-contiguous; pass np.ascontiguousarray(x)")
+            raise InputError(
+                f"array of shape {value.shape} is not C-contiguous; pass np.ascontiguousarray(x)"
+            )
         return ctypes.c_void_p(value.ctypes.data)
     if value is None:
         return ctypes.c_void_p(None)

@@ -50,7 +50,7 @@ def compiler() -> tuple[tuple[str, ...], str]:
 def _run(command: list[str], stem: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr[:500]]
+        lines = [line for line in done.stderr.splitlines() if "error:" in line] or [done.stderr[:500]]
         raise UnavailableError(f"{command[0]} could not compile {stem}: {lines[0].strip()}")
 
 

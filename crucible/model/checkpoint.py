@@ -1,7 +1,7 @@
 """A checkpoint opened for reading: its config, its tensors one at a time, its tokenizer and chat template."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,8 @@ class Checkpoint:
 
     `read_tensor(name)` returns one tensor as f32, C-contiguous, in the canonical name and layout
     ([out][in] for linears, Q and K rows in half-split RoPE order); tensors stay on disk until read.
+    `read_stored(name)` returns the same tensor as the file has it: (storage, rows uint8 [out][bytes]),
+    a storage of crucible.linear.weights.STORAGES whose weights widen to what `read_tensor` returns.
     `load_tokenizer()` builds the tokenizer; `chat_template` is Jinja text or None; `eos_ids` stop
     a generation.
     """
@@ -28,6 +30,15 @@ class Checkpoint:
     load_tokenizer: Callable[[], Tokenizer] = field(repr=False)
     eos_ids: tuple[int, ...] = ()
     chat_template: str | None = field(default=None, repr=False)
+    stored: Callable[[str], tuple[str, np.ndarray] | None] = field(default=lambda name: None, repr=False)
+
+    def read_stored(self, name: str) -> tuple[str, np.ndarray]:
+        """Tensor `name` [out][in] in its storage; f32 where the file's own type has no storage."""
+        return self.stored(name) or ("f32", self.read_tensor(name).view(np.uint8))
+
+    def with_tensors(self, read_tensor: Callable[[str], np.ndarray]) -> "Checkpoint":
+        """The same checkpoint with other weights, of which nothing is stored but what `read_tensor` gives."""
+        return replace(self, read_tensor=read_tensor, stored=lambda name: None)
 
 
 def check_tensors(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from crucible.errors import InputError, UnsupportedError
+from crucible.linear.weights import STORAGES
 from crucible.model import config as configs
 from crucible.model.checkpoint import Checkpoint, check_tensors
 from crucible.model.dequantize import ENCODINGS, Encoding
@@ -81,6 +82,22 @@ class _Cursor:
         except UnicodeDecodeError:
             raise InputError(f"{self.where} is corrupt: {what} is not UTF-8 text") from None
 
+    def strings(self, count: int, what: str) -> list[str]:
+        """`count` strings; vocabularies are long, so this loop does without a call per field."""
+        found, at, end, read = [], self.at, len(self.data), struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            if at + 8 > end or (stop := at + 8 + read(self.data, at)[0]) > end:
+                self.at = at
+                self.string(what)  # refuses, with the place
+            raw = self.data[at + 8 : stop]
+            try:
+                found.append(str(raw, "utf-8"))
+            except UnicodeDecodeError:
+                raise InputError(f"{self.where} is corrupt: {what} is not UTF-8 text") from None
+            at = stop
+        self.at = at
+        return found
+
     def value(self, kind: int, what: str, depth: int = 0) -> Any:
         if kind == _STRING:
             return self.string(what)
@@ -89,6 +106,8 @@ class _Cursor:
             if inner in _SCALARS:
                 dtype = np.dtype(_SCALARS[inner])
                 return np.frombuffer(self.take(count * dtype.itemsize, what), dtype).tolist()
+            if inner == _STRING:
+                return self.strings(count, what)
             if depth >= _MAX_DEPTH or count > len(self.data) - self.at:
                 raise InputError(f"{self.where} is corrupt: {what} claims {count} nested values")
             return [self.value(inner, what, depth + 1) for _ in range(count)]
@@ -110,8 +129,12 @@ class Container:
     def read(self, name: str) -> np.ndarray:
         """Tensor `name` widened to f32 in the file's own row order."""
         tensor = self.tensors[name]
-        raw = np.frombuffer(self.data, np.uint8, tensor.size, tensor.start)
-        return tensor.encoding.widen(raw, tensor.shape)
+        return tensor.encoding.widen(self.raw(name), tensor.shape)
+
+    def raw(self, name: str) -> np.ndarray:
+        """Bytes of tensor `name`, uint8, in the file's own row order."""
+        tensor = self.tensors[name]
+        return np.frombuffer(self.data, np.uint8, tensor.size, tensor.start)
 
 
 def _tensor_info(cursor: _Cursor, index: int) -> tuple[str, tuple[int, ...], int, int]:
@@ -209,6 +232,15 @@ def open_gguf(path: Path) -> Checkpoint:
         array = container.read(name)
         return unpermute(array, heads[kind]) if kind in heads else array
 
+    def stored(name: str) -> tuple[str, np.ndarray] | None:
+        tensor = container.tensors[name]
+        storage = tensor.encoding.name.lower()
+        if storage not in STORAGES:
+            return None
+        kind = name.split(".")[2] if name.startswith("blk.") else name
+        rows = container.raw(name).reshape(tensor.shape[0], -1)
+        return storage, unpermute(rows, heads[kind]) if kind in heads else rows
+
     eos = [metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom")]
     eos = [token for token in eos if isinstance(token, int) and token < config.vocab]
     return Checkpoint(
@@ -219,4 +251,5 @@ def open_gguf(path: Path) -> Checkpoint:
         load_tokenizer=lambda: tokenizer_from_gguf(metadata, config.vocab),
         eos_ids=tuple(dict.fromkeys(eos)),
         chat_template=metadata.get("tokenizer.chat_template"),
+        stored=stored,
     )

@@ -184,6 +184,13 @@ def open_safetensors(folder: Path) -> Checkpoint:
         raw = np.frombuffer(tensor.data[tensor.start : tensor.stop], code)
         return widen(raw).reshape(tensor.shape)
 
+    def stored(name: str) -> tuple[str, np.ndarray] | None:
+        tensor = tensors[hf_name(name)]
+        if tensor.dtype != "BF16":
+            return None
+        raw = np.frombuffer(tensor.data[tensor.start : tensor.stop], np.uint8)
+        return "bf16", raw.reshape(tensor.shape[0], -1)
+
     return Checkpoint(
         name=folder.resolve().name,
         source=folder,
@@ -192,4 +199,5 @@ def open_safetensors(folder: Path) -> Checkpoint:
         load_tokenizer=lambda: from_json(folder / "tokenizer.json", config.vocab),
         eos_ids=tuple(token for token in _eos_ids(folder, found) if 0 <= token < config.vocab),
         chat_template=_chat_template(folder),
+        stored=stored,
     )

@@ -8,9 +8,10 @@ import numpy as np
 
 from crucible.device import Device
 from crucible.errors import InputError
-from crucible.linear.weights import LinearWeight, pack, pack_int8, quantize_weight
+from crucible.linear.weights import LinearWeight, pack, pack_int8, pack_stored, quantize_weight
 from crucible.model.checkpoint import Checkpoint
 from crucible.model.config import ATTENTION_LINEARS
+from crucible.ops.embedding import StoredTable
 
 MODES = ("f32", "int8")
 
@@ -35,7 +36,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Weights:
-    """All weights of a model; `embedding` is f32 [V][hidden], or (q int8 [V][hidden], s_w f32 [V])."""
+    """All weights of a model; `embedding` is a StoredTable, or (q int8 [V][hidden], s_w f32 [V])."""
 
     mode: str
     embedding: Any
@@ -47,36 +48,44 @@ class Weights:
 def load_weights(
     device: Device, checkpoint: Checkpoint, mode: str, progress: Callable[[int, int], None] | None = None
 ) -> Weights:
-    """Read and pack every tensor; at most one layer's f32 copy is alive beside the packed form.
+    """Read and pack every tensor; f32 mode keeps the storage of the file, int8 mode quantizes.
 
     Contract section 6: in int8 mode the embedding is an int8 table and a tied head shares its q
-    and s_w. `progress(done, total)` counts blocks.
+    and s_w. At most one layer's widened copy is alive. `progress(done, total)` counts blocks.
     """
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}; choose one of {', '.join(MODES)}")
     config, read = checkpoint.config, checkpoint.read_tensor
 
+    def packed(names: list[str], bias=None) -> LinearWeight:
+        if mode == "f32":
+            found = [checkpoint.read_stored(name) for name in names]
+            if len({storage for storage, _ in found}) == 1:
+                rows = device.upload(np.concatenate([rows for _, rows in found]))
+                k = config.tensor_shapes()[names[0]][1]
+                return pack_stored(device, rows, found[0][0], k, bias)
+        return pack(device, device.upload(np.concatenate([read(name) for name in names])), mode, bias)
+
     def fused(layer: int, *kinds: str) -> LinearWeight:
         names = [f"blk.{layer}.{kind}" for kind in kinds]
-        rows = [read(f"{name}.weight") for name in names]
         bias = None
         if kinds[0] in config.biases:
             bias = device.upload(np.concatenate([read(f"{name}.bias") for name in names]))
-        return pack(device, device.upload(rows[0] if len(rows) == 1 else np.concatenate(rows)), mode, bias)
+        return packed([f"{name}.weight" for name in names], bias)
 
     def vector(name: str) -> Any:
         return device.upload(read(f"{name}.weight"))
 
-    table = device.upload(read("token_embd.weight"))
+    table = "token_embd.weight"
     if mode == "int8":
-        embedding = quantize_weight(device, table)
+        embedding = quantize_weight(device, device.upload(read(table)))
         head = pack_int8(device, *embedding) if config.tied else None
     else:
-        embedding = table
-        head = pack(device, table, mode) if config.tied else None
-    del table
+        storage, rows = checkpoint.read_stored(table)
+        embedding = StoredTable(storage, device.upload(rows), config.hidden)
+        head = packed([table]) if config.tied else None
     if head is None:
-        head = pack(device, device.upload(read("output.weight")), mode)
+        head = packed(["output.weight"])
 
     blocks = []
     for layer in range(config.layers):

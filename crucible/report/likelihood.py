@@ -1,7 +1,6 @@
 """The real model for the notebooks: hidden states, surprise of each token, a wrong weight order."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -47,4 +46,4 @@ def interleaved(checkpoint: Checkpoint) -> Checkpoint:
         halves = rows.reshape(heads[kind], 2, -1, rows.shape[-1])
         return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
 
-    return replace(checkpoint, read_tensor=read_tensor)
+    return checkpoint.with_tensors(read_tensor)

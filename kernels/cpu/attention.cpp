@@ -185,9 +185,14 @@ void tiled_item(const Problem& a, const Item& item, std::vector<float>& scratch)
         for (int64_t u = 0; u < 3; u++) e[u] = scores + (i + g + u) * capacity + j0;
         float* sum = acc + (i + g) * D;
         switch (std::min<int64_t>(3, item.heads - g)) {
-          case 1: block_values<1>(e, keys, visible, D, sum); break;
-          case 2: block_values<2>(e, keys, visible, D, sum); break;
-          default: block_values<3>(e, keys, visible, D, sum);
+          case 1:
+            block_values<1>(e, keys, visible, D, sum);
+            break;
+          case 2:
+            block_values<2>(e, keys, visible, D, sum);
+            break;
+          default:
+            block_values<3>(e, keys, visible, D, sum);
         }
       }
     }

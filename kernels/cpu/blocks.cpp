@@ -14,18 +14,18 @@ constexpr int64_t kSmall = 1 << 14;  // elements below which sharing costs more 
 template <class F>
 void elementwise(int64_t n, float* out, const F& f) {
   constexpr int64_t kChunk = 4096;
-  parallel_for(
-      (n + kChunk - 1) / kChunk,
-      [&](int64_t c) {
-        const int64_t end = std::min(n, (c + 1) * kChunk);
-        int64_t i = c * kChunk;
-        for (; i + 8 <= end; i += 8) f([i](const float* p) { return f8::load(p + i); }).store(out + i);
-        if (i < end) {
-          const auto part = [i, end](const float* p) { return load_part(p + i, end - i); };
-          store_part(f(part), out + i, end - i);
-        }
-      },
-      n < kSmall);
+  parallel_for((n + kChunk - 1) / kChunk,
+               [&](int64_t c) {
+                 const int64_t end = std::min(n, (c + 1) * kChunk);
+                 int64_t i = c * kChunk;
+                 for (; i + 8 <= end; i += 8)
+                   f([i](const float* p) { return f8::load(p + i); }).store(out + i);
+                 if (i < end) {
+                   const auto part = [i, end](const float* p) { return load_part(p + i, end - i); };
+                   store_part(f(part), out + i, end - i);
+                 }
+               },
+               n < kSmall);
 }
 
 }  // namespace
@@ -57,7 +57,8 @@ CRUCIBLE_API void crucible_sumsq256(const float* x, const int32_t* offsets, floa
 }
 
 // x[T][N], w[N] -> y[T][N]; y may be x.
-CRUCIBLE_API void crucible_rmsnorm(const float* x, const float* w, float* y, int64_t T, int64_t N, float eps) {
+CRUCIBLE_API void crucible_rmsnorm(const float* x, const float* w, float* y, int64_t T, int64_t N,
+                                   float eps) {
   parallel_for(
       T,
       [&](int64_t t) {

@@ -86,16 +86,16 @@ void all_blocks(const Layer& a, int64_t panel) {
 template <class S, int Rows>
 void few_rows(const Layer& a) {
   constexpr int Wide = Rows == 1 ? 4 : Rows == 2 ? 3 : Rows == 3 ? 2 : 1;
-  constexpr int Panels = std::is_same_v<S, StoredQ4_1> || std::is_same_v<S, StoredQ8_0> ? (Wide + 1) / 2 : Wide;
+  constexpr int Panels =
+      std::is_same_v<S, StoredQ4_1> || std::is_same_v<S, StoredQ8_0> ? (Wide + 1) / 2 : Wide;
   const int64_t panels = panels_of(a.N);
-  parallel_for(
-      (panels + Panels - 1) / Panels,
-      [&](int64_t g) {
-        int64_t p = g * Panels;
-        if (panels - p >= Panels) return all_blocks<S, Rows, Panels>(a, p);
-        for (; p < panels; p++) all_blocks<S, Rows, 1>(a, p);
-      },
-      a.N * a.K < 1 << 14);
+  parallel_for((panels + Panels - 1) / Panels,
+               [&](int64_t g) {
+                 int64_t p = g * Panels;
+                 if (panels - p >= Panels) return all_blocks<S, Rows, Panels>(a, p);
+                 for (; p < panels; p++) all_blocks<S, Rows, 1>(a, p);
+               },
+               a.N * a.K < 1 << 14);
 }
 
 // The rows left of a chunk, Rows at most: one recursion step per row count.
@@ -138,11 +138,16 @@ void chunk(const Layer& a, int64_t first, int64_t end, int64_t panel) {
 template <class S>
 void multiply(const Layer& a) {
   switch (a.T) {
-    case 0: return;
-    case 1: return few_rows<S, 1>(a);
-    case 2: return few_rows<S, 2>(a);
-    case 3: return few_rows<S, 3>(a);
-    case 4: return few_rows<S, 4>(a);
+    case 0:
+      return;
+    case 1:
+      return few_rows<S, 1>(a);
+    case 2:
+      return few_rows<S, 2>(a);
+    case 3:
+      return few_rows<S, 3>(a);
+    case 4:
+      return few_rows<S, 4>(a);
   }
   const int64_t panels = panels_of(a.N);
   for (int64_t first = 0; first < a.T; first += kRowChunk) {
@@ -180,6 +185,24 @@ void pack_elements(const E* w, E* packed, int64_t N, int64_t K) {
 
 uint16_t read_u16(const uint8_t* p) { return static_cast<uint16_t>(p[0] | p[1] << 8); }
 
+// GGUF's blocks of 32: Q8_0 is f16 d, int8[32], w = d*q; Q4_1 is f16 d, f16 m, 16 bytes whose low nibbles
+// are k = 0..15 and high nibbles k = 16..31, w = d*q + m, multiply then add.
+struct StoredBlock {
+  const uint8_t* q;
+  float d, m;
+  bool q4;
+
+  StoredBlock(const uint8_t* p, bool is_q4)
+      : q(p + (is_q4 ? 4 : 2)), d(half_to_float(read_u16(p))), q4(is_q4) {
+    m = q4 ? half_to_float(read_u16(p + 2)) : 0.0f;
+  }
+  int nibble(int64_t k) const { return k < 16 ? q[k] & 15 : q[k - 16] >> 4; }
+  float weight(int64_t k) const {
+    if (q4) return d * static_cast<float>(nibble(k)) + m;
+    return d * static_cast<float>(static_cast<int8_t>(q[k]));
+  }
+};
+
 }  // namespace
 
 // storage: 0 f32, 1 bf16, 2 Q8_0, 3 Q4_1. Bytes of the packed form of w[N][K].
@@ -189,8 +212,7 @@ CRUCIBLE_API int64_t crucible_packed_size(int64_t storage, int64_t N, int64_t K)
   return panels_of(N) * bytes[storage];
 }
 
-// w is [N][K] f32 or bf16, or GGUF's [N][K/32] blocks: Q8_0 is f16 d, int8[32]; Q4_1 is f16 d, f16 m,
-// 16 bytes whose low nibbles are k = 0..15 and high nibbles k = 16..31.
+// w is [N][K] f32 or bf16, or GGUF's [N][K/32] blocks.
 CRUCIBLE_API void crucible_pack(int64_t storage, const void* w, uint8_t* packed, int64_t N, int64_t K) {
   if (storage == 0) {
     return pack_elements(static_cast<const float*>(w), reinterpret_cast<float*>(packed), N, K);
@@ -198,25 +220,21 @@ CRUCIBLE_API void crucible_pack(int64_t storage, const void* w, uint8_t* packed,
   if (storage == 1) {
     return pack_elements(static_cast<const uint16_t*>(w), reinterpret_cast<uint16_t*>(packed), N, K);
   }
-  const uint8_t* rows = static_cast<const uint8_t*>(w);
   const bool q4 = storage == 3;
-  const int64_t blocks = K / 32, in = q4 ? 20 : 34, head = q4 ? 4 : 2;
+  const int64_t blocks = K / 32, in = q4 ? 20 : 34;
   const int64_t size = q4 ? StoredQ4_1::kBlockBytes : StoredQ8_0::kBlockBytes;
+  std::memset(packed, 0, panels_of(N) * blocks * size);
   each_lane(N, [&](int64_t p, int64_t i, int64_t row) {
-    for (int64_t b = 0; b < blocks; b++) {
+    for (int64_t b = 0; row >= 0 && b < blocks; b++) {
+      const StoredBlock block(static_cast<const uint8_t*>(w) + (row * blocks + b) * in, q4);
       uint8_t* out = packed + (p * blocks + b) * size;
       float* scales = reinterpret_cast<float*>(out);
+      scales[i] = block.d;
+      if (q4) scales[kPanel + i] = block.m;
       uint8_t* q = out + (q4 ? 8 : 4) * kPanel + i;
-      const uint8_t* block = row < 0 ? nullptr : rows + (row * blocks + b) * in;
-      scales[i] = block == nullptr ? 0.0f : half_to_float(read_u16(block));
-      if (q4) scales[kPanel + i] = block == nullptr ? 0.0f : half_to_float(read_u16(block + 2));
-      const auto nibble = [&](int64_t k) { return k < 16 ? block[head + k] & 15 : block[head + k - 16] >> 4; };
       for (int64_t k = 0; k < (q4 ? 16 : 32); k++) {
-        if (block == nullptr) {
-          q[k * kPanel] = 0;
-        } else {
-          q[k * kPanel] = q4 ? static_cast<uint8_t>(nibble(2 * k) | nibble(2 * k + 1) << 4) : block[head + k];
-        }
+        q[k * kPanel] =
+            q4 ? static_cast<uint8_t>(block.nibble(2 * k) | block.nibble(2 * k + 1) << 4) : block.q[k];
       }
     }
   });
@@ -227,23 +245,33 @@ CRUCIBLE_API void crucible_linear(int64_t storage, const float* x, const uint8_t
                                   float* y, int64_t T, int64_t N, int64_t K) {
   const Layer a{x, packed, bias, y, T, N, K};
   switch (storage) {
-    case 0: return multiply<StoredF32>(a);
-    case 1: return multiply<StoredBf16>(a);
-    case 2: return multiply<StoredQ8_0>(a);
-    default: return multiply<StoredQ4_1>(a);
+    case 0:
+      return multiply<StoredF32>(a);
+    case 1:
+      return multiply<StoredBf16>(a);
+    case 2:
+      return multiply<StoredQ8_0>(a);
+    default:
+      return multiply<StoredQ4_1>(a);
   }
 }
 
-// Row ids of a GGUF Q8_0 table [V][N/32 blocks] as f32: w = d * q.
-CRUCIBLE_API void crucible_embed_q8_0(const uint8_t* table, const int32_t* ids, float* y, int64_t T, int64_t N) {
+// Rows `ids` of a table [V][N] in the same storages, row-major as a checkpoint has them, as f32.
+CRUCIBLE_API void crucible_embed_stored(int64_t storage, const uint8_t* table, const int32_t* ids, float* y,
+                                        int64_t T, int64_t N) {
+  const int64_t bytes[] = {N * 4, N * 2, N / 32 * 34, N / 32 * 20};
   parallel_for(
       T,
       [&](int64_t t) {
-        const uint8_t* row = table + ids[t] * (N / 32) * 34;
-        for (int64_t i = 0; i < N; i++) {
-          const uint8_t* block = row + i / 32 * 34;
-          const float q = static_cast<float>(static_cast<int8_t>(block[2 + i % 32]));
-          y[t * N + i] = half_to_float(read_u16(block)) * q;
+        const uint8_t* row = table + ids[t] * bytes[storage];
+        float* out = y + t * N;
+        if (storage == 0) std::memcpy(out, row, N * 4);
+        if (storage == 1) {
+          for (int64_t i = 0; i < N; i++) out[i] = float_of(uint32_t{read_u16(row + 2 * i)} << 16);
+        }
+        for (int64_t i = 0; storage >= 2 && i < N; i++) {
+          const StoredBlock block(row + i / 32 * (storage == 3 ? 20 : 34), storage == 3);
+          out[i] = block.weight(i % 32);
         }
       },
       T * N < 1 << 14);

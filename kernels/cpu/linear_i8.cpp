@@ -169,16 +169,15 @@ void multiply(const int16_t* q, const int8_t* packed, int64_t T, int64_t N, int6
   const int64_t panels = panels_of(N), stride = pairs_of(K) * kPanel * 2;
   if (T == 1) {
     constexpr int64_t kTogether = 4;
-    parallel_for(
-        (panels + kTogether - 1) / kTogether,
-        [&](int64_t g) {
-          int64_t p = g * kTogether;
-          if (panels - p >= kTogether) {
-            return tile<1, kTogether>(q, packed + p * stride, 0, p, N, K, finish);
-          }
-          for (; p < panels; p++) tile<1, 1>(q, packed + p * stride, 0, p, N, K, finish);
-        },
-        N * K < 1 << 15);
+    parallel_for((panels + kTogether - 1) / kTogether,
+                 [&](int64_t g) {
+                   int64_t p = g * kTogether;
+                   if (panels - p >= kTogether) {
+                     return tile<1, kTogether>(q, packed + p * stride, 0, p, N, K, finish);
+                   }
+                   for (; p < panels; p++) tile<1, 1>(q, packed + p * stride, 0, p, N, K, finish);
+                 },
+                 N * K < 1 << 15);
     return;
   }
   constexpr int64_t kRowChunk = 16 * kTileRows;

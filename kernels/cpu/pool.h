@@ -8,38 +8,11 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "float_env.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
-
-// Clears flush-to-zero and denormals-are-zero and sets round-to-nearest for its scope: a thread
-// inherits these from whoever made it, and other libraries set them.
-class FloatEnv {
- public:
-#if defined(__x86_64__)
-  FloatEnv() : saved_(_mm_getcsr()) {
-    _mm_setcsr((saved_ & ~0xE040u) | 0x1F80u);
-    asm volatile("" ::: "memory");  // no load of an operand may move above the switch
-  }
-  ~FloatEnv() {
-    asm volatile("" ::: "memory");
-    _mm_setcsr(saved_);
-  }
-
- private:
-  unsigned saved_;
-#elif defined(__aarch64__)
-  FloatEnv() {
-    asm volatile("mrs %0, fpcr" : "=r"(saved_));
-    asm volatile("msr fpcr, %0" : : "r"(saved_ & ~((1ull << 24) | (3ull << 22) | (1ull << 19)))
-                 : "memory");
-  }
-  ~FloatEnv() { asm volatile("msr fpcr, %0" : : "r"(saved_) : "memory"); }
-
- private:
-  uint64_t saved_;
-#endif
-};
 
 namespace pool {
 

@@ -140,8 +140,8 @@ int32_t gumbel_id(const std::vector<float>& e, const Ranked& r, int64_t kept, ui
 // ctr[n][4], key[n][2] -> out[n][4].
 CRUCIBLE_API void crucible_philox(const uint32_t* ctr, const uint32_t* key, uint32_t* out, int64_t n) {
   for (int64_t i = 0; i < n; i++) {
-    const Counter r = philox({{ctr[4 * i], ctr[4 * i + 1], ctr[4 * i + 2], ctr[4 * i + 3]}}, key[2 * i],
-                             key[2 * i + 1]);
+    const Counter r =
+        philox({{ctr[4 * i], ctr[4 * i + 1], ctr[4 * i + 2], ctr[4 * i + 3]}}, key[2 * i], key[2 * i + 1]);
     std::memcpy(out + 4 * i, r.x, 16);
   }
 }
@@ -165,7 +165,8 @@ CRUCIBLE_API int64_t crucible_greedy(const float* logits, int64_t V, int32_t* to
 }
 
 // ids of ranks 0..k-1 at a temperature.
-CRUCIBLE_API int64_t crucible_rank(const float* logits, int64_t V, float temperature, int64_t k, int32_t* ids) {
+CRUCIBLE_API int64_t crucible_rank(const float* logits, int64_t V, float temperature, int64_t k,
+                                   int32_t* ids) {
   FloatEnv env;
   std::vector<float> z;
   const Status status = scaled(logits, V, temperature, z);

@@ -104,8 +104,8 @@ inline float32x4_t finish_trees4(const f8* k) {
   float64x2_t a2 = vreinterpretq_f64_f32(a[2]), a3 = vreinterpretq_f64_f32(a[3]);
   float32x4_t b0 = vaddq_f32(vreinterpretq_f32_f64(vzip1q_f64(a0, a1)),
                              vreinterpretq_f32_f64(vzip2q_f64(a0, a1)));  // step 2: keys 0,0,1,1
-  float32x4_t b1 = vaddq_f32(vreinterpretq_f32_f64(vzip1q_f64(a2, a3)),
-                             vreinterpretq_f32_f64(vzip2q_f64(a2, a3)));
+  float32x4_t b1 =
+      vaddq_f32(vreinterpretq_f32_f64(vzip1q_f64(a2, a3)), vreinterpretq_f32_f64(vzip2q_f64(a2, a3)));
   return vaddq_f32(vuzp1q_f32(b0, b1), vuzp2q_f32(b0, b1));  // step 1
 }
 inline f8 finish_trees(const f8* k) { return {finish_trees4(k), finish_trees4(k + 4)}; }
@@ -123,8 +123,8 @@ struct f8 {
   }
   void store(float* p) const { std::memcpy(p, v, 32); }
 };
-#define CRUCIBLE_LANES(expression)                  \
-  f8 r;                                             \
+#define CRUCIBLE_LANES(expression)                   \
+  f8 r;                                              \
   for (int i = 0; i < 8; i++) r.v[i] = (expression); \
   return r;
 inline f8 operator+(f8 a, f8 b) { CRUCIBLE_LANES(a.v[i] + b.v[i]) }

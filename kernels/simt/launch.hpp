@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-#include "cpu/pool.h"  // FloatEnv
+#include "float_env.h"
 #include "schedule.hpp"
 
 namespace simt {

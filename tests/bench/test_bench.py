@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,10 +35,10 @@ def test_no_rounds_is_refused():
         interleave({"a": lambda: 1.0}, rounds=0)
 
 
-def test_a_call_is_timed_at_least_once():
+def test_a_call_is_warmed_and_then_timed_at_least_once():
     calls = []
     assert seconds_per_call(lambda: calls.append(1), at_least=0.0) > 0
-    assert calls == [1]
+    assert calls == [1, 1]
 
 
 @pytest.mark.parametrize(("better", "expected"), [(True, (2.0, 3.0, 4.0)), (False, (0.5, 10 / 30, 0.25))])
@@ -128,3 +129,29 @@ def test_unknown_peers_and_modes_are_named():
         tokens.run("decode", "smollm2", modes=("fp4",))
     with pytest.raises(InputError, match="no linear shapes for model 'gpt'"):
         linear.run(models=("gpt",))
+
+
+COMMITTED = Path(__file__).resolve().parents[2] / "outputs" / "cpu-2core" / "bench.json"
+
+
+def test_the_figures_of_the_readme_are_those_of_the_committed_record():
+    from crucible.bench.figures import table
+
+    assert table(COMMITTED) in (COMMITTED.parents[2] / "README.md").read_text()
+
+
+def test_the_committed_record_covers_every_benchmark_and_keeps_its_samples():
+    kinds = {r.kind: r for r in record.load(COMMITTED)}
+    assert set(kinds) == {"bench.linear", "bench.decode", "bench.prefill", "bench.startup"}
+    assert all(len(s.values) >= 3 for r in kinds.values() for s in r.samples)
+
+
+def test_the_command_line_prints_the_side_by_side_and_writes_a_record(tmp_path):
+    code = "from crucible.cli.main import main; main()"
+    shape = ["--model", "smollm2", "--rows", "1", "--rounds", "1", "--threads", "1"]
+    command = [sys.executable, "-c", code, "bench", "linear", *shape, "--json", "b.json", "--note", "a test"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "crucible int8" in done.stdout and "smollm2 head 1x576x49152" in done.stdout
+    [kept] = record.load(tmp_path / "b.json")
+    assert kept.facts["note"] == "a test" and kept.facts["threads"] == 1 and len(kept.samples) == 10

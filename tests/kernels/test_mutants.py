@@ -63,7 +63,8 @@ ATTENTION = {
             (
                 "float acc = 0.0f;\n    for (int j = 0; j < L; j++)",
                 "float acc = 0.0f, odd = 0.0f;\n    for (int j = 1; j < L; j += 2)\n"
-                "      odd = __fmaf_rn(scores[j], vpool[slot_offset(table, j, layer, layers, kv_dim) + column + d], odd);\n"
+                "      odd = __fmaf_rn(scores[j], "
+                "vpool[slot_offset(table, j, layer, layers, kv_dim) + column + d], odd);\n"
                 "    for (int j = 0; j < L; j += 2)",
             ),
             ("__fmul_rn(acc, inverse)", "__fmul_rn(__fadd_rn(acc, odd), inverse)"),

@@ -63,3 +63,9 @@ def test_a_machine_path_would_be_caught(line):
 
 def test_large_files_stay_out_of_the_repository():
     assert not [str(p) for p in _files() if p.stat().st_size > 2_000_000]
+
+
+def test_every_link_of_the_readme_leads_to_a_file():
+    links = re.findall(r"\]\((?!http|#)([^)#]+)", (ROOT / "README.md").read_text())
+    assert len(links) > 5
+    assert not [link for link in links if not (ROOT / link).exists()]

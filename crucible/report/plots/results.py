@@ -60,7 +60,11 @@ def brackets(series: Sequence[Series]) -> Figure:
         xlabel=f"{unit} (dots: samples; bar: minimum to maximum; tick: median)",
         ylim=(-0.6, len(series) - 0.3),
     )
-    axes.set_xlim(left=0)
+    values = [v for one in series for v in one.values]
+    if min(values) > 0 and max(values) > 30 * min(values):
+        axes.set(xscale="log", xlabel=axes.get_xlabel() + ", log scale")
+    else:
+        axes.set_xlim(left=min(0, *values))
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
     return figure
