@@ -18,6 +18,7 @@ COMMANDS: tuple[str, ...] = (
     "evaluate",
     "bench",
     "report",
+    "gate",
 )
 
 app = typer.Typer(

@@ -1,5 +1,7 @@
 """Mutants of the exact kernel: text replacements on a copy of the sources, all to be caught by the gate."""
 
+import concurrent.futures
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from crucible.attention import exact
 from crucible.attention.run import run
 from crucible.device import get
 from crucible.device.simt import KernelFault
@@ -18,7 +21,7 @@ from crucible.gates.tensor_cases import Geometry, Plan
 from crucible.gates.tensor_tally import measure
 from crucible.kv.slices import Slice
 
-VARIANT = "exact-q4-k64"
+VARIANT = f"exact-{exact.STANDARD}"
 KERNEL, TILE, PAGED = "attention_exact.cu", "attention_tile.cuh", "paged.cuh"
 _LOAD = "load_tile(tile, kpool, kcur, pages, paged, s, base, rows.end, column);\n"
 _SUM = "acc[i] = __fmaf_rn(scores[base + j], tile[j * D + lane + 32 * i], acc[i]);"
@@ -75,6 +78,7 @@ class Mutated:
 
 def mutate(device, folder: Path, file: str, text: str, replacement: str) -> Mutated:
     """The device with one text of one kernel file replaced; InputError if the text is no longer there."""
+    folder.mkdir(exist_ok=True)
     for source in kernels_dir().glob("*.cu*"):
         shutil.copy(source, folder)
     original = (folder / file).read_text()
@@ -96,9 +100,12 @@ def caught(names: tuple[str, ...] = tuple(MUTANTS)) -> Iterator[Caught]:
     harmless = tensor_inputs.harmless(given)
     poisoned, keep = tensor_inputs.poisoned(harmless, "later")
     reference = _output(simt, given, "reference")
-    for name in names:
-        with tempfile.TemporaryDirectory() as folder:
-            device = mutate(simt, Path(folder), *MUTANTS[name])
+    with tempfile.TemporaryDirectory() as folder:
+        devices = [mutate(simt, Path(folder, str(i)), *MUTANTS[name]) for i, name in enumerate(names)]
+        defines = exact.STANDARD.defines(given.plan.geometry.D)
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
+            list(workers.map(lambda device: device.kernel("attention_exact", **defines), devices))
+        for name, device in zip(names, devices, strict=True):
             found = {}
             try:
                 out = _output(device, given, VARIANT)
@@ -109,7 +116,7 @@ def caught(names: tuple[str, ...] = tuple(MUTANTS)) -> Iterator[Caught]:
                     found["future poison"] = "a row changed when a later key became NaN"
             except KernelFault as fault:
                 found["kernel fault"] = str(fault)
-        yield Caught(name, tuple(found), next(iter(found.values()), ""))
+            yield Caught(name, tuple(found), next(iter(found.values()), ""))
 
 
 def _judge(reference: np.ndarray, out: np.ndarray) -> dict[str, str]:
