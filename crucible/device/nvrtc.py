@@ -7,6 +7,7 @@ through them: the CUBIN is compiled here and only loaded by CuPy.
 import functools
 import json
 import re
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -48,6 +49,10 @@ class Cubin:
     arch: str
     resources: dict[str, Resources]
     parameter_sizes: dict[str, tuple[int, ...]]
+
+
+# Two compilations at once lose what ptxas reports: a program's log comes out empty.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 @functools.cache
@@ -116,6 +121,11 @@ def ptx(stem: str | Path, arch: str, defines: dict | None = None) -> str:
 
 def _compile(source: Path, options: tuple[str, ...], product=None) -> tuple[bytes, str]:
     nvrtc = _binding()
+    with _ONE_AT_A_TIME:
+        return _compile_alone(nvrtc, source, options, product)
+
+
+def _compile_alone(nvrtc, source: Path, options: tuple[str, ...], product) -> tuple[bytes, str]:
     program = nvrtc.createProgram(source.read_text(), str(source), (), ())
     try:
         includes = (f"-I{source.parent}", f"-I{kernels_dir()}")

@@ -10,7 +10,6 @@ import numpy as np
 from crucible.attention import exact, online
 from crucible.attention.run import VARIANTS, run
 from crucible.attention.variants import stand_in
-from crucible.device import nvrtc
 from crucible.errors import UnsupportedError
 from crucible.gates import tensor_cases, tensor_inputs
 from crucible.gates.tensor_cases import Plan
@@ -80,8 +79,8 @@ class TensorGate:
         return self.finished and bool(self.tallies) and not any(t.bad for t in self.tallies.values())
 
     def compile(self) -> None:
-        """Compile every kernel of the run, several at a time; without this the first case of each waits."""
-        if self.device.name == "cpu":
+        """Compile what simt needs, several kernels at a time; elsewhere kernels compile when first used."""
+        if self.device.name != "simt":
             return
         jobs = [("attention_reference", {})]
         for name in self.variants:
@@ -90,7 +89,7 @@ class TensorGate:
                 stem = "attention_exact" if VARIANTS[name].exact else "attention_online"
                 jobs += [(stem, tile.defines(D)) for D in (64, 128)[: 1 + wide]]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
-            list(workers.map(lambda job: _compile(self.device, *job), jobs))
+            list(workers.map(lambda job: self.device.kernel(job[0], **job[1]), jobs))
 
     def steps(self) -> Iterator[str]:
         """Run the gate; yields the name of each case when it is done."""
@@ -173,13 +172,6 @@ class TensorGate:
                         f"poison {kind}, {plan.name}, {name}: NaN was not seen where it must be"
                     )
                     self.tallies[f"poison {kind}", name].bad += 1
-
-
-def _compile(device, stem: str, defines: dict) -> None:
-    if device.name == "cuda":  # loading is left to the thread that launches
-        nvrtc.compile_cubin(stem, device.arch, defines)
-    else:
-        device.kernel(stem, **defines)
 
 
 def tiles_of_seed() -> frozenset[str]:
