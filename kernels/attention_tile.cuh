@@ -11,6 +11,14 @@
 
 #include "paged.cuh"
 
+#ifndef Q  // a file compiled without its defines, to see what the compiler makes of it, is q4-k64
+#define Q 4
+#define K_TILE 64
+#define HYBRID 0
+#define CACHE 0
+#define D 64
+#endif
+
 constexpr int kLaneDims = D / 32;  // dimensions of q, and of the output, in one lane: lane, lane + 32, …
 
 struct Paged {

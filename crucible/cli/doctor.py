@@ -122,6 +122,29 @@ def _resources(stem: str) -> str:
     return "; ".join(shown)
 
 
+def _attention() -> dict[str, Any]:
+    """What attention runs by default, which variants a device has, and what they do not cover."""
+    import os
+
+    from crucible.attention import dispatch, exact
+    from crucible.attention.variants import ENVIRONMENT, VARIANTS, default
+
+    chosen = default()
+    found = {"default": f"{chosen} (from {ENVIRONMENT})" if os.environ.get(ENVIRONMENT) else chosen}
+    for name in ("cpu", "simt", "cuda"):
+        here = [v for v in VARIANTS.values() if name in v.launchers]
+        kept = sum(v.exact for v in here)
+        found[name] = f"{kept} exact variants, {len(here) - kept} diagnostics"
+    made = dispatch.table().provenance
+    found["auto"] = f"chosen by a table measured on {made['measured_on']}, {made['taken_at']}"
+    dims = " and ".join(map(str, exact.HEAD_DIMS))
+    found["falls back"] = (
+        f"exact tiles to the reference at other head_dims than {dims}, at {exact.MAX_WARPS} "
+    )
+    found["falls back"] += "warps a block, and past a block's shared memory; a call's result says so"
+    return found
+
+
 def _caches() -> dict[str, Any]:
     from crucible.device.cache import cache_dir
 
@@ -157,6 +180,7 @@ SECTIONS: dict[str, tuple[Callable[[], dict[str, Any]], ...]] = {
     "machine": (_machine, _compiler),
     "gpu": (_gpu, _nvrtc),
     "kernels": (_kernels,),
+    "attention": (_attention,),
     "caches": (_caches,),
     "models": (_models,),
 }

@@ -185,6 +185,14 @@ def test_geometry_names_itself():
     assert str(Geometry(3, 2, 128)) == "G3 Hkv2 D128"
 
 
+@pytest.mark.parametrize("name", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_subnormal_counts_as_non_zero(name):
+    tiny = np.full(3, 1e-40, np.float32)
+    device = get(name)
+    found = measure(device.upload(tiny), device.upload(-tiny))
+    assert (found.nonzero, found.finite, found.differing) == (3, 3, 3)
+
+
 @pytest.mark.gpu
 def test_the_quick_part_passes_on_the_gpu():
     gate = TensorGate(get("cuda"), quick=True)
