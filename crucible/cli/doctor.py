@@ -139,7 +139,7 @@ def _attention() -> dict[str, Any]:
     found["auto"] = f"chosen by a table measured on {made['measured_on']}, {made['taken_at']}"
     dims = " and ".join(map(str, exact.HEAD_DIMS))
     found["falls back"] = (
-        f"exact tiles to the reference at other head_dims than {dims}, at {exact.MAX_WARPS} "
+        f"exact tiles to the reference at other head_dims than {dims}, past {exact.MAX_WARPS} "
     )
     found["falls back"] += "warps a block, and past a block's shared memory; a call's result says so"
     return found

@@ -12,7 +12,7 @@ LENGTHS = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 
 CONTENTS = ("normal", "groups", "ascending", "descending", "spikes", "zeros", "subnormals")
 FIXED_CONTENTS = ("groups", "ascending", "descending", "zeros", "subnormals")  # zeros holds spikes too
 FUZZ_CASES = 128
-QUICK_SCORES = 6000  # a case of the quick part has at most this many scores (rows x history x heads)
+QUICK_SCORES = 4000  # a case of the quick part has at most this many scores (rows x history x heads)
 
 _PREFIXED = ((16, 16), (17, 15), (100, 37), (960, 64))
 _FUZZ_STREAM, _GEOMETRY_STREAM = 1 << 20, 1 << 21

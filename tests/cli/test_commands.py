@@ -160,7 +160,9 @@ def test_a_missing_model_that_cannot_be_fetched_is_one_sentence(crucible, tmp_pa
 def test_doctor_shows_the_machine_and_never_fails(crucible, monkeypatch):
     code, out, _ = crucible("doctor", "--json")
     report = json.loads(out)
-    assert code == 0 and set(report) == {"software", "machine", "gpu", "kernels", "caches", "models"}
+    assert code == 0 and set(report) == {
+        *("software", "machine", "gpu", "kernels", "attention", "caches", "models"),
+    }
     assert "vector level" in report["machine"] and "compiler" in report["machine"]
     assert "attention_reference" in report["kernels"]["simt"]
     monkeypatch.setenv("CRUCIBLE_VECTOR_LEVEL", "nonsense")
@@ -189,3 +191,36 @@ def test_ctrl_c_keeps_what_is_printed_and_ends_with_130():
     out, err = process.communicate()
     assert process.returncode == 130 and out.endswith(b"\n")
     assert err.decode().strip() == "interrupted"
+
+
+def test_a_demanded_attention_is_reported_and_a_wrong_name_lists_the_near_ones(crucible):
+    code, out, _ = crucible(*PROMPT, "--json", "--attention", "exact-q2-k32")
+    found = json.loads(out)
+    assert code == 0 and [x["asked"] for x in found["attention"]] == ["exact-q2-k32"]
+    _, plain, _ = crucible(*PROMPT, "--json")
+    assert json.loads(plain)["logits_digests"] == found["logits_digests"]
+    assert "did you mean" in refusal(crucible(*PROMPT, "--attention", "exact-q2-k23"))
+
+
+def test_the_tensor_gate_passes_fails_and_can_be_interrupted(crucible, monkeypatch, tmp_path):
+    from crucible.gates.tensor import TensorGate
+
+    def steps(self, stop=None):
+        for number, plan in enumerate(self.geometries[:2]):
+            if number == stop:
+                raise KeyboardInterrupt
+            self._compare("geometry", plan)
+            yield plan.name
+        self.finished = True
+
+    path = tmp_path / "tensor.json"
+    gate = ("gate", "tensor", "--quick", "--device", "cpu", "--no-mutants", "--json", path)
+    monkeypatch.setattr(TensorGate, "steps", steps)
+    code, out, _ = crucible(*gate)
+    assert code == 0 and out.endswith("pass\n") and path.is_file()
+    monkeypatch.setattr(TensorGate, "steps", lambda self: steps(self, 1))
+    code, out, err = crucible(*gate)
+    assert code == 130 and "1 comparisons" in out and "interrupted" in err
+    assert {r["verdict"] for r in json.loads(path.read_text())["records"]} == {"measured"}
+    monkeypatch.setattr(TensorGate, "passed", False)
+    assert crucible(*gate)[0] != 0

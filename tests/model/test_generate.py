@@ -84,6 +84,20 @@ def test_digests_chunks_and_pages_do_not_move_a_token(model, sampler):
         assert generate(model, "the same request", options, **how) == plain
 
 
+def test_a_generation_says_which_attention_ran(model, monkeypatch):
+    def ran(**options):
+        return [(x.variant, x.asked) for x in generate(model, "a b c", max_tokens=2, **options).attention]
+
+    assert ran() == [("exact", "auto")]
+    assert ran(variant="reference") == [("reference", "reference")]
+    assert ran(variant="exact-q1-k16-hybrid") == [("exact", "exact-q1-k16-hybrid")]
+    monkeypatch.setenv("CRUCIBLE_PREFILL_ATTN", "q2-k32")
+    assert ran() == [("online-k32", "online-q2-k32")]
+    monkeypatch.setenv("CRUCIBLE_PREFILL_ATTN", "q2-k23")
+    with pytest.raises(InputError, match="variant in CRUCIBLE_PREFILL_ATTN 'q2-k23'; did you mean"):
+        ran()
+
+
 def test_greedy_uses_no_draw_and_no_seed(model):
     result = generate(model, "a", max_tokens=5, ignore_eos=True)
     assert (result.random_state.seed, result.random_state.next_draw) == (None, 0)
