@@ -44,11 +44,14 @@ def pytest_terminal_summary(terminalreporter, config):
     outcomes = {
         name: terminalreporter.stats.get(name, []) for name in ("passed", "failed", "error", "skipped")
     }
+    args = list(config.invocation_params.args)
+    at = next(i for i, a in enumerate(args) if str(a).startswith("--record"))
+    del args[at : at + (1 if "=" in str(args[at]) else 2)]  # where the record went is no part of the claim
     broken = outcomes["failed"] + outcomes["error"]
     device = "cpu" if _no_gpu() else "cuda"
     record = Record(
         kind="tests",
-        claim=f"pytest {' '.join(config.invocation_params.args)}",
+        claim=f"pytest {' '.join(map(str, args))}",
         compared="each test's own claim, one line a module",
         verdict="fail" if broken or not outcomes["passed"] else "pass",
         facts={
