@@ -49,7 +49,7 @@ def get(name: str = "auto") -> Device:
     Raises InputError for an unknown name and UnavailableError when this machine lacks the device.
     """
     if name == "auto":
-        name = "cpu"
+        return get("cpu")
     if name not in NAMES:
         raise InputError(f"unknown device {name!r}; choose one of {', '.join(NAMES)} or auto")
     module = importlib.import_module(f"crucible.device.{name}")

@@ -9,6 +9,8 @@ import numpy as np
 
 from crucible import device as devices
 from crucible.errors import InputError, NoKernelError, UnavailableError, UnsupportedError
+from crucible.evidence.environment import capture
+from crucible.evidence.record import Record
 from crucible.gates import vectors
 from crucible.gates.sections import SECTIONS, Section, attention_sections
 from crucible.gates.vectors import VectorFile
@@ -32,6 +34,8 @@ class Result:
     elements: int = 0
     differing: int = 0
     note: str = ""
+    finite: int = 0
+    nonzero: int = 0
 
     def __str__(self) -> str:
         head = f"{self.file:<32} {self.section:<20} "
@@ -116,7 +120,7 @@ def _sections(device, kind: str) -> dict[str, Section]:
 
 
 def _run_section(device, file: VectorFile, name: str, section: Section) -> Result:
-    cases = elements = differing = 0
+    cases = elements = differing = finite = nonzero = 0
     first, where = "", file.path.name
     try:
         for check in section(device, file):
@@ -125,6 +129,7 @@ def _run_section(device, file: VectorFile, name: str, section: Section) -> Resul
             found = compare(check.expected, check.actual)
             cases, elements = cases + check.cases, elements + found.elements
             differing += found.differing
+            finite, nonzero = finite + found.finite, nonzero + found.elements - found.zero
             if found.first and not first:
                 first = f"{check.label}{found.first}"
     except NoKernelError:
@@ -137,4 +142,26 @@ def _run_section(device, file: VectorFile, name: str, section: Section) -> Resul
         raise InputError(f"{file.path}, {name}: {error}") from error
     if not elements:
         raise InputError(f"{file.path}, {name}: nothing was compared")
-    return Result(where, name, "differs" if differing else "equal", cases, elements, differing, first)
+    verdict: Verdict = "differs" if differing else "equal"
+    return Result(where, name, verdict, cases, elements, differing, first, finite, nonzero)
+
+
+def records(results: list[Result], device: str) -> list[Record]:
+    """One evidence record for every section that ran; the first names those that did not as not claimed."""
+    environment = capture(device)
+    left_out = tuple(f"{r.file}, {r.section}: {r.note}" for r in results if r.verdict == "not run")
+    return [
+        Record(
+            kind="conformance",
+            claim=f"{r.section} of {r.file} has the contract's bits on {device}",
+            compared=f"{r.cases} cases against stored vectors, by bits",
+            verdict="pass" if r.verdict == "equal" else "fail",
+            elements=r.elements,
+            finite=r.finite,
+            nonzero=r.nonzero,
+            differing=r.differing,
+            not_claimed=left_out if i == 0 else (),
+            environment=environment,
+        )
+        for i, r in enumerate(r for r in results if r.verdict in ("equal", "differs"))
+    ]

@@ -18,7 +18,7 @@ constexpr int kTileRows = 12, kTilePanels = 2;
 #else
 constexpr int kTileRows = 6, kTilePanels = 1;
 #endif
-constexpr int64_t kRowChunk = 96;  // rows whose 256-wide slice of x stays in L2 (96 KB)
+constexpr int64_t kRowChunk = 128;  // with one panel's block and the running totals, L1 and L2 hold it
 
 struct Layer {
   const float* x;
@@ -28,110 +28,117 @@ struct Layer {
   int64_t T, N, K;
 };
 
-// y (+)= acc for one row: the first block stores, later ones add, the last adds the bias.
+// Adds one row's block sum to its running total: y = b_0, then y = y + b_1, …. The total stays in
+// `partial` (contiguous, so that y's row stride costs no cache sets) until the last block, which adds the
+// bias and writes y.
 template <int V>
-void finish_row(const Layer& a, const fw* acc, int64_t row, int64_t column, bool first, bool last) {
-  const float* bias = last && a.bias != nullptr ? a.bias + column : nullptr;
-  float* out = a.y + row * a.N + column;
-  for (int v = 0; v < V; v++, out += fw::W) {
-    const int64_t n = std::min<int64_t>(fw::W, a.N - column - v * fw::W);
-    if (n <= 0) return;
-    if (n == fw::W && bias == nullptr) {
-      (first ? acc[v] : fw(fw::load(out) + acc[v])).store(out);
-      continue;
-    }
-    float part[fw::W];
-    acc[v].store(part);
-    for (int64_t i = 0; i < n; i++) {
-      const float s = first ? part[i] : out[i] + part[i];
-      out[i] = bias != nullptr ? s + bias[v * fw::W + i] : s;
-    }
+void finish_row(const Layer& a, const fw* acc, int64_t row, int64_t column, bool first, bool last,
+                float* partial) {
+  fw total[V];
+  for (int v = 0; v < V; v++) total[v] = first ? acc[v] : fw(fw::load(partial + v * fw::W) + acc[v]);
+  if (!last) {
+    for (int v = 0; v < V; v++) total[v].store(partial + v * fw::W);
+    return;
   }
+  float* out = a.y + row * a.N + column;
+  const int64_t n = std::min<int64_t>(V * fw::W, a.N - column);
+  if (n == V * fw::W && a.bias == nullptr) {
+    for (int v = 0; v < V; v++) total[v].store(out + v * fw::W);
+    return;
+  }
+  for (int v = 0; v < V; v++) total[v].store(partial + v * fw::W);
+  for (int64_t i = 0; i < n; i++) out[i] = a.bias == nullptr ? partial[i] : partial[i] + a.bias[column + i];
 }
 
-// One K block for Rows rows from `row` and Panels panels at `w`. `origin` is the k of w's first entry.
-template <class S, int Rows, int Panels>
-void tile(const Layer& a, int64_t row, int64_t panel, const uint8_t* w, int64_t stride, int64_t origin,
-          int64_t k0, int64_t k1) {
-  constexpr int V = Panels * kVectors;
-  fw acc[Rows][V];
-  for (int r = 0; r < Rows; r++) {
+// Where a block of weights lies: panel bytes `stride` apart, w's first entry is weight k = origin.
+struct Panels {
+  const uint8_t* w;
+  int64_t stride, origin;
+};
+
+// One K block [k0, k1) for kRows rows from `row` and kPanels panels from `panel`.
+template <class S, int kRows, int kPanels>
+void tile(const Layer& a, int64_t row, int64_t panel, const Panels& from, int64_t k0, int64_t k1,
+          float* partial) {
+  constexpr int V = kPanels * kVectors;
+  fw acc[kRows][V];
+  for (int r = 0; r < kRows; r++) {
     for (int v = 0; v < V; v++) acc[r][v] = fw::zero();
   }
-  const float* x = a.x + row * a.K + origin;
+  const float* x = a.x + row * a.K + from.origin;
   const int64_t K = a.K;
-  S::template stream<Panels>(w, stride, k0 - origin, k1 - origin, [&](int64_t k, const fw* b) {
+  const auto step = [&](int64_t k, const fw* b) {
 #pragma GCC unroll 16
-    for (int r = 0; r < Rows; r++) {
+    for (int r = 0; r < kRows; r++) {
       const fw value = fw::set(x[r * K + k]);
 #pragma GCC unroll 16
       for (int v = 0; v < V; v++) acc[r][v] = fma(value, b[v], acc[r][v]);
     }
-  });
-  for (int r = 0; r < Rows; r++) {
-    finish_row<V>(a, acc[r], row + r, panel * kPanel, k0 == 0, k1 == K);
+  };
+  S::template stream<kPanels>(from.w, from.stride, k0 - from.origin, k1 - from.origin, step);
+  for (int r = 0; r < kRows; r++) {
+    finish_row<V>(a, acc[r], row + r, panel * kPanel, k0 == 0, k1 == K, partial + r * kPanels * kPanel);
   }
 }
 
-template <class S, int Rows, int Panels>
+template <class S, int kRows, int kPanels>
 void all_blocks(const Layer& a, int64_t panel) {
   const int64_t stride = S::panel_bytes(a.K);
+  const Panels from{a.packed + panel * stride, stride, 0};
+  float partial[kRows * kPanels * kPanel];
   for (int64_t k0 = 0; k0 < a.K; k0 += kBlock) {
-    const int64_t k1 = std::min(a.K, k0 + kBlock);
-    tile<S, Rows, Panels>(a, 0, panel, a.packed + panel * stride, stride, 0, k0, k1);
+    tile<S, kRows, kPanels>(a, 0, panel, from, k0, std::min(a.K, k0 + kBlock), partial);
   }
 }
 
-// `Rows` rows are all there are: Panels together give enough chains to hide the fma's latency.
-template <class S, int Rows>
+// `Rows` rows are all there are: panels taken together give enough chains to hide the fma's latency.
+template <class S, int kRows>
 void few_rows(const Layer& a) {
-  constexpr int Wide = Rows == 1 ? 4 : Rows == 2 ? 3 : Rows == 3 ? 2 : 1;
-  constexpr int Panels =
-      std::is_same_v<S, StoredQ4_1> || std::is_same_v<S, StoredQ8_0> ? (Wide + 1) / 2 : Wide;
+  constexpr int kWide = kRows == 1 ? 4 : kRows == 2 ? 3 : kRows == 3 ? 2 : 1;
+  constexpr bool kBlocks = std::is_same_v<S, StoredQ4_1> || std::is_same_v<S, StoredQ8_0>;
+  constexpr int kTogether = kBlocks ? (kWide + 1) / 2 : kWide;  // scales take registers too
   const int64_t panels = panels_of(a.N);
-  parallel_for((panels + Panels - 1) / Panels,
+  parallel_for((panels + kTogether - 1) / kTogether,
                [&](int64_t g) {
-                 int64_t p = g * Panels;
-                 if (panels - p >= Panels) return all_blocks<S, Rows, Panels>(a, p);
-                 for (; p < panels; p++) all_blocks<S, Rows, 1>(a, p);
+                 int64_t p = g * kTogether;
+                 if (panels - p >= kTogether) return all_blocks<S, kRows, kTogether>(a, p);
+                 for (; p < panels; p++) all_blocks<S, kRows, 1>(a, p);
                },
                a.N * a.K < 1 << 14);
 }
 
-// The rows left of a chunk, Rows at most: one recursion step per row count.
-template <int Rows, int Panels, class... Args>
+// The rows left of a chunk, kRows at most: one recursion step per row count.
+template <int kRows, int kPanels, class... Args>
 void tail_rows(int64_t rows, const Args&... args) {
-  if constexpr (Rows > 0) {
-    if (rows == Rows) return tile<StoredF32, Rows, Panels>(args...);
-    tail_rows<Rows - 1, Panels>(rows, args...);
+  if constexpr (kRows > 0) {
+    if (rows == kRows) return tile<StoredF32, kRows, kPanels>(args...);
+    tail_rows<kRows - 1, kPanels>(rows, args...);
   }
 }
 
-// Rows [first, end) of Panels panels, block by block.
-template <class S, int Panels>
+// Rows [first, end) of kPanels panels, block by block.
+template <class S, int kPanels>
 void chunk(const Layer& a, int64_t first, int64_t end, int64_t panel) {
-  const int64_t stored = S::panel_bytes(a.K);
-  const uint8_t* source = a.packed + panel * stored;
-  alignas(64) float wide[Panels * kBlock * kPanel];
+  const int64_t stride = S::panel_bytes(a.K);
+  const uint8_t* source = a.packed + panel * stride;
+  alignas(64) float wide[kPanels * kBlock * kPanel], partial[kRowChunk * kPanels * kPanel];
   for (int64_t k0 = 0; k0 < a.K; k0 += kBlock) {
     const int64_t k1 = std::min(a.K, k0 + kBlock);
-    const uint8_t* w = source;
-    int64_t stride = stored, origin = 0;
+    Panels from{source, stride, 0};
     if constexpr (!std::is_same_v<S, StoredF32>) {
-      S::template stream<Panels>(source, stored, k0, k1, [&](int64_t k, const fw* b) {
-        for (int v = 0; v < Panels * kVectors; v++) {
+      S::template stream<kPanels>(source, stride, k0, k1, [&](int64_t k, const fw* b) {
+        for (int v = 0; v < kPanels * kVectors; v++) {
           b[v].store(wide + (v / kVectors * kBlock + k - k0) * kPanel + v % kVectors * fw::W);
         }
       });
-      w = reinterpret_cast<const uint8_t*>(wide);
-      stride = kBlock * kPanel * 4;
-      origin = k0;
+      from = {reinterpret_cast<const uint8_t*>(wide), kBlock * kPanel * 4, k0};
     }
     int64_t r = first;
-    for (; r + kTileRows <= end; r += kTileRows) {
-      tile<StoredF32, kTileRows, Panels>(a, r, panel, w, stride, origin, k0, k1);
+    float* at = partial;
+    for (; r + kTileRows <= end; r += kTileRows, at += kTileRows * kPanels * kPanel) {
+      tile<StoredF32, kTileRows, kPanels>(a, r, panel, from, k0, k1, at);
     }
-    tail_rows<kTileRows - 1, Panels>(end - r, a, r, panel, w, stride, origin, k0, k1);
+    tail_rows<kTileRows - 1, kPanels>(end - r, a, r, panel, from, k0, k1, at);
   }
 }
 

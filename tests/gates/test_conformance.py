@@ -13,6 +13,7 @@ from crucible.cli import main
 from crucible.cli.conformance import register
 from crucible.device.cpu import CpuDevice, available_levels
 from crucible.errors import InputError
+from crucible.evidence.record import load
 from crucible.gates import model_sections
 from crucible.gates.conformance import Summary, run
 from crucible.gates.vectors import KINDS
@@ -271,3 +272,10 @@ def test_vectors_of_every_kind_are_stored():
     kinds = {p.stem.split("_g")[0].split("_k")[0] for p in VECTORS.glob("*.npz")}
     assert all(any(k.startswith(kind) for k in kinds) for kind in KINDS)
     assert isinstance(list(itertools.islice(run([VECTORS / "exp.npz"]), 3))[-1], Summary)
+
+
+def test_a_run_leaves_one_checked_record_for_every_section_that_ran(tmp_path, command, capsys):
+    path = tmp_path / "record.json"
+    code, out, _ = command("conformance", VECTORS / "rope.npz", "--json", path, capsys=capsys)
+    assert code == 0, out
+    assert [record.verdict for record in load(path)] == ["pass", "pass"]
