@@ -11,8 +11,8 @@
 // history and three quarters of it idle in the output loop; the bits are what counts here.
 #include "paged.cuh"
 
-// Six blocks on a multiprocessor leave 40 registers a thread; eight would spill.
-extern "C" __global__ void __launch_bounds__(256, 6)
+// Five blocks on a multiprocessor leave 48 registers a thread; six would spill.
+extern "C" __global__ void __launch_bounds__(256, 5)
     attention_reference(const float* __restrict__ q, const float* __restrict__ kpool,
                         const float* __restrict__ vpool, const int* __restrict__ tables, int stride,
                         const Segment* __restrict__ desc, int S, int layer, int layers, int Hq, int Hkv,
@@ -71,8 +71,16 @@ extern "C" __global__ void __launch_bounds__(256, 6)
   // out_d = (fma chain over ascending j) * inverse; keys with e_j = +0 take part
   for (int d = t; d < D; d += 256) {
     float acc = 0.0f;
-    for (int j = 0; j < L; j++)
-      acc = __fmaf_rn(scores[j], vpool[slot_offset(table, j, layer, layers, kv_dim) + column + d], acc);
+    for (int j = 0; j < L; j += kPage) {  // a page at a time, so that its sixteen loads are in flight
+      const float* v = vpool + slot_offset(table, j, layer, layers, kv_dim) + column + d;
+      const auto add = [&](int i) { acc = __fmaf_rn(scores[j + i], v[i * kv_dim], acc); };
+      if (L - j >= kPage) {
+#pragma unroll
+        for (int i = 0; i < kPage; i++) add(i);
+      } else {
+        for (int i = 0; i < L - j; i++) add(i);
+      }
+    }
     out[at + d] = __fmul_rn(acc, inverse);
   }
 }

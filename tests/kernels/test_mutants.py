@@ -60,12 +60,10 @@ ATTENTION = {
     "split sum over the keys": (
         "attention_reference.cu",
         [
+            ("float acc = 0.0f;", "float acc = 0.0f, odd = 0.0f;"),
             (
-                "float acc = 0.0f;\n    for (int j = 0; j < L; j++)",
-                "float acc = 0.0f, odd = 0.0f;\n    for (int j = 1; j < L; j += 2)\n"
-                "      odd = __fmaf_rn(scores[j], "
-                "vpool[slot_offset(table, j, layer, layers, kv_dim) + column + d], odd);\n"
-                "    for (int j = 0; j < L; j += 2)",
+                "acc = __fmaf_rn(scores[j + i], v[i * kv_dim], acc);",
+                "(i & 1 ? odd : acc) = __fmaf_rn(scores[j + i], v[i * kv_dim], i & 1 ? odd : acc);",
             ),
             ("__fmul_rn(acc, inverse)", "__fmul_rn(__fadd_rn(acc, odd), inverse)"),
         ],
