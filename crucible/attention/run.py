@@ -17,7 +17,7 @@ class Problem:
 
     q, out f32 [T][Hq*D] or [T][Hq][D]; kpool, vpool f32 [pages][layers][16][Hkv*D]; tables int32
     [requests][stride]; desc int32 [S][4]. capacity (C) is at least every row's history length, or
-    None where the caller left it open.
+    None where the caller left it open; plan is a plan.Plan of the same descriptors, or None.
     """
 
     q: object
@@ -32,6 +32,7 @@ class Problem:
     Hkv: int
     D: int
     capacity: int | None
+    plan: object = None
 
     @property
     def layers(self) -> int:
@@ -52,29 +53,50 @@ class Variant:
 
 
 def attention(
-    device, q, kpool, vpool, tables, desc, layer, Hkv, D, variant="reference", out=None, capacity=None
+    device,
+    q,
+    kpool,
+    vpool,
+    tables,
+    desc,
+    layer,
+    Hkv,
+    D,
+    variant="reference",
+    out=None,
+    capacity=None,
+    plan=None,
 ):
     """Causal attention of packed rows over their own requests' paged history; returns an array like q.
 
     q f32 [T][Hq*D] or [T][Hq][D]; kpool, vpool f32 [pages][layers][16][Hkv*D]; tables int32
     [requests][stride]; desc int32 [S][4] = packed_start, chunk_len, absolute_start, table_index, all in
     the device's memory; D a multiple of 32, Hq a multiple of Hkv. `capacity` is at least the largest
-    absolute_start + chunk_len; without it desc is read back, which waits for the device. Rows of q
+    absolute_start + chunk_len; without it desc is read back, which waits for the device. `plan` (plan.plan) holds the
+    work items of the fast variants, which make one at every call without it. Rows of q
     that no segment covers are left as they are in `out`. Raises InputError, NoKernelError where the
     device lacks the variant, UnsupportedError when the history does not fit it.
     """
-    if variant not in VARIANTS:
-        raise InputError(f"unknown attention variant {variant!r}; choose one of {', '.join(VARIANTS)}")
-    launcher = VARIANTS[variant].launchers.get(device.name)
+    known = variants()
+    if variant not in known:
+        raise InputError(f"unknown attention variant {variant!r}; choose one of {', '.join(known)}")
+    launcher = known[variant].launchers.get(device.name)
     if launcher is None:
         raise NoKernelError(f"attention variant {variant}", device.name)
-    problem = _check(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out, capacity)
+    problem = _check(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out, capacity, plan)
     if problem.T and desc.shape[0]:
         launcher(device, problem)
     return problem.out
 
 
-def _check(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out, capacity) -> Problem:
+def variants() -> dict[str, Variant]:
+    """Every variant by name."""
+    from crucible.attention.fast import FAST
+
+    return {**VARIANTS, **FAST}
+
+
+def _check(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out, capacity, plan) -> Problem:
     layer, Hkv, D = int(layer), int(Hkv), int(D)
     if D < WARP or D % WARP:
         raise InputError(f"head_dim {D} is not a positive multiple of {WARP}")
@@ -93,7 +115,7 @@ def _check(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out, capacity) 
     expect("desc", desc, np.int32, (None, 4))
     if not 0 <= layer < kpool.shape[1]:
         raise InputError(f"layer {layer} is outside the pools' {kpool.shape[1]} layers")
-    return Problem(q, kpool, vpool, tables, desc, out, layer, q.shape[0], Hq, Hkv, D, capacity)
+    return Problem(q, kpool, vpool, tables, desc, out, layer, q.shape[0], Hq, Hkv, D, capacity, plan)
 
 
 def largest_end(device, desc) -> int:

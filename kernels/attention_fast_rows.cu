@@ -1,0 +1,166 @@
+// Fast exact attention for short histories: two rows of one KV head a block, all K and V in shared memory.
+//
+// q, out [T][Hq][D]; kpool, vpool [pages][layers][16][Hkv*D]; tables int32 [requests][stride];
+// items [grid], at most two rows each and histories up to CAPACITY (64 or 128). Block: 128 threads,
+// two warps a row.
+//   scores   thread = one row, one key in 64: its K in registers, tree32 inside the thread, G heads at once
+//   weights  a warp takes every second head of its row, lane = key; the trees by shuffles, as in the reference
+//   values   thread = one row and dimension d (and d + 64): a chain for each head
+// Contract sections: 1 to 5. Verdict: see attention_fast.md.
+#include "attention_fast.cuh"
+
+#ifndef CAPACITY
+#define CAPACITY 64
+#endif
+
+namespace {
+
+constexpr int kRows = 2, kKeyStride = D + 4;
+constexpr int kVirtualWarps = CAPACITY / 32;
+
+__device__ __forceinline__ float4 load4(const float* p) { return *reinterpret_cast<const float4*>(p); }
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(128)
+    attention_fast_rows(const float* __restrict__ q, const float* __restrict__ kpool,
+                        const float* __restrict__ vpool, const int* __restrict__ tables, int stride,
+                        const Item* __restrict__ items, int layer, int layers, int Hq, int Hkv, float scale,
+                        float* __restrict__ out) {
+  extern __shared__ float4 memory[];
+  float* queries = reinterpret_cast<float*>(memory);  // [row][G][16][D/16]: lanes i and i+16 side by side
+  float* inverses = queries + kRows * G * D;          // [row][8]
+  float* scores = inverses + kRows * 8;               // [row][G][CAPACITY]
+  float* keys = scores + kRows * G * CAPACITY;        // [CAPACITY][D + 4]
+  float* values = keys + CAPACITY * kKeyStride;       // [CAPACITY][D]
+  const int t = threadIdx.x, lane = t & 31, warp = t >> 5, row = warp >> 1;
+
+  const Item item = items[blockIdx.x];
+  const int rows = item.rows(), kv_head = item.kv_head(), end = item.end(), kv_dim = Hkv * D;
+  const int* table = tables + static_cast<long long>(item.table_index) * stride;
+  {
+    constexpr int kColumns = D / 4, kStep = 128 / kColumns;  // keys that the block copies at a time
+    const int column = t % kColumns * 4, first = t / kColumns;
+    int page[CAPACITY / kPage];
+#pragma unroll
+    for (int i = 0; i < CAPACITY / kPage; i++) page[i] = i * kPage < end ? table[i] : 0;
+#pragma unroll
+    for (int pass = 0; pass < 2; pass++) {
+      const float* pool = pass ? vpool : kpool;
+      float* to = pass ? values : keys;
+      const int to_stride = pass ? D : kKeyStride;
+#pragma unroll
+      for (int i = 0; i < CAPACITY / kStep; i++) {
+        const int j = first + i * kStep;
+        const int slot = (page[i * kStep / kPage] * layers + layer) * kPage + (j & (kPage - 1));
+        if (j < end)
+          copy16_async(to + j * to_stride + column,
+                       pool + static_cast<long long>(slot) * kv_dim + kv_head * D + column);
+      }
+      copies_commit();
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < kRows * G * D / 128; u++) {
+    const int i = t + u * 128, d = i % D, dist = i / D;
+    const int from = item.first_row + min(dist / G, rows - 1), head = kv_head * G + dist % G;
+    queries[dist * D + (d & 15) * (D / 16) + (d >> 4)] = q[(static_cast<long long>(from) * Hq + head) * D + d];
+  }
+  copies_wait<1>();
+  __syncthreads();
+
+#pragma unroll
+  for (int base = 0; base < CAPACITY; base += 64) {
+    const int j = base + (t & 63);
+    if (base + (warp & 1) * 32 >= end) continue;
+    float k[D];
+#pragma unroll
+    for (int i = 0; i < D / 4; i++) {
+      const float4 four = load4(keys + j * kKeyStride + 4 * i);
+      k[4 * i] = four.x, k[4 * i + 1] = four.y, k[4 * i + 2] = four.z, k[4 * i + 3] = four.w;
+    }
+    float partial[5][G];
+#pragma unroll
+    for (int n = 0; n < 16; n++) {  // after the stride of 16, which joins the two chains of a leaf
+      const int i = reversed(n, 4);
+#pragma unroll
+      for (int h = 0; h < G; h++) {
+        float low = 0.0f, high = 0.0f;
+#pragma unroll
+        for (int e = 0; e < D / 64; e++) {
+          const float4 four = load4(queries + (row * G + h) * D + i * (D / 16) + e * 4);
+          low = e == 0 ? __fmul_rn(four.x, k[i]) : __fmaf_rn(four.x, k[i + e * 64], low);
+          high = e == 0 ? __fmul_rn(four.y, k[i + 16]) : __fmaf_rn(four.y, k[i + 16 + e * 64], high);
+          low = __fmaf_rn(four.z, k[i + 32 + e * 64], low);
+          high = __fmaf_rn(four.w, k[i + 48 + e * 64], high);
+        }
+        float sum = __fadd_rn(low, high);
+#pragma unroll
+        for (int level = 0; level < 4; level++)
+          if (level < carries(n)) sum = __fadd_rn(partial[level][h], sum);
+        if (carries(n) < 4)
+          partial[carries(n)][h] = sum;
+        else
+          scores[(row * G + h) * CAPACITY + j] = __fmul_rn(sum, scale);
+      }
+    }
+  }
+  __syncthreads();
+
+  const int L = item.length + min(row, rows - 1);
+#pragma unroll
+  for (int h = 0; h < G; h += 2) {
+    if (h + (warp & 1) >= G) continue;
+    const int head = h + (warp & 1);
+    float* s = scores + (row * G + head) * CAPACITY;
+    float e[kVirtualWarps], m = minus_infinity();
+#pragma unroll
+    for (int v = 0; v < kVirtualWarps; v++)
+      if (v * 32 + lane < L) m = fmaxf(m, s[v * 32 + lane]);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(kAllLanes, m, o));
+#pragma unroll
+    for (int v = 0; v < kVirtualWarps; v++) {
+      e[v] = v * 32 + lane < L ? exp_selected(__fsub_rn(s[v * 32 + lane], m)) : 0.0f;
+      s[v * 32 + lane] = e[v];
+      e[v] = tree32(e[v]);
+    }
+    // tree32 over the virtual warps; the missing ones hold +0, which changes no sum here
+#pragma unroll
+    for (int o = kVirtualWarps / 2; o; o >>= 1)
+#pragma unroll
+      for (int v = 0; v < o; v++) e[v] = __fadd_rn(e[v], e[v + o]);
+    if (lane == 0) inverses[row * 8 + head] = __fdiv_rn(1.0f, e[0]);
+  }
+  copies_wait<0>();
+  __syncthreads();
+  if (row >= rows) return;
+
+#pragma unroll
+  for (int d = t & 63; d < D; d += 64) {
+    float acc[G];
+#pragma unroll
+    for (int h = 0; h < G; h++) acc[h] = 0.0f;
+    const float* e = scores + row * G * CAPACITY;
+    int j = 0;
+    for (; j + 4 <= L; j += 4) {
+      float v[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) v[i] = values[(j + i) * D + d];
+#pragma unroll
+      for (int h = 0; h < G; h++) {
+        const float4 four = load4(e + h * CAPACITY + j);
+        acc[h] = __fmaf_rn(four.x, v[0], acc[h]);
+        acc[h] = __fmaf_rn(four.y, v[1], acc[h]);
+        acc[h] = __fmaf_rn(four.z, v[2], acc[h]);
+        acc[h] = __fmaf_rn(four.w, v[3], acc[h]);
+      }
+    }
+    for (; j < L; j++)
+#pragma unroll
+      for (int h = 0; h < G; h++) acc[h] = __fmaf_rn(e[h * CAPACITY + j], values[j * D + d], acc[h]);
+    float* to = out + (static_cast<long long>(item.first_row + row) * Hq + kv_head * G) * D + d;
+#pragma unroll
+    for (int h = 0; h < G; h++) to[h * D] = __fmul_rn(acc[h], inverses[row * 8 + h]);
+  }
+}
