@@ -67,3 +67,46 @@ __device__ __forceinline__ float tree8(const float (&w)[8]) {
   const float b = __fadd_rn(__fadd_rn(w[1], w[5]), __fadd_rn(w[3], w[7]));
   return __fadd_rn(a, b);
 }
+
+__device__ __forceinline__ float4 load4(const float* p) { return *reinterpret_cast<const float4*>(p); }
+
+// The layout of a query for score_key: lanes i and i + 16 side by side, [16][D/16].
+__device__ __forceinline__ int query_place(int d) { return (d & 15) * (D / 16) + (d >> 4); }
+
+// tree32 of N queries (laid out by query_place, D floats each) with the key k[D] of this thread.
+template <int N>
+__device__ __forceinline__ void score_key(const float* queries, const float (&k)[D], float (&score)[N]) {
+  float partial[4][N];
+#pragma unroll
+  for (int n = 0; n < 16; n++) {  // after the stride of 16, which joins the two chains of a leaf
+    const int i = reversed(n, 4);
+    float sum[N];
+#pragma unroll
+    for (int a = 0; a < N; a++) {
+      const float4 q = load4(queries + a * D + i * (D / 16));
+      float low = __fmul_rn(q.x, k[i]), high = __fmul_rn(q.y, k[i + 16]);
+      low = __fmaf_rn(q.z, k[i + 32], low);
+      high = __fmaf_rn(q.w, k[i + 48], high);
+      if (D == 128) {
+        const float4 r = load4(queries + a * D + i * (D / 16) + D / 16 - 4);
+        low = __fmaf_rn(r.x, k[i + D - 64], low);
+        high = __fmaf_rn(r.y, k[i + D - 48], high);
+        low = __fmaf_rn(r.z, k[i + D - 32], low);
+        high = __fmaf_rn(r.w, k[i + D - 16], high);
+      }
+      sum[a] = __fadd_rn(low, high);
+    }
+#pragma unroll
+    for (int level = 0; level < 4; level++)
+      if (level < carries(n))
+#pragma unroll
+        for (int a = 0; a < N; a++) sum[a] = __fadd_rn(partial[level][a], sum[a]);
+    if (n == 15) {
+#pragma unroll
+      for (int a = 0; a < N; a++) score[a] = sum[a];
+    } else {
+#pragma unroll
+      for (int a = 0; a < N; a++) partial[carries(n) & 3][a] = sum[a];
+    }
+  }
+}

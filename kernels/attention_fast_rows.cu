@@ -18,8 +18,6 @@ namespace {
 constexpr int kRows = 2, kKeyStride = D + 4;
 constexpr int kVirtualWarps = CAPACITY / 32;
 
-__device__ __forceinline__ float4 load4(const float* p) { return *reinterpret_cast<const float4*>(p); }
-
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(128)
@@ -28,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(128)
                         const Item* __restrict__ items, int layer, int layers, int Hq, int Hkv, float scale,
                         float* __restrict__ out) {
   extern __shared__ float4 memory[];
-  float* queries = reinterpret_cast<float*>(memory);  // [row][G][16][D/16]: lanes i and i+16 side by side
+  float* queries = reinterpret_cast<float*>(memory);  // [row][G][D], by query_place
   float* inverses = queries + kRows * G * D;          // [row][8]
   float* scores = inverses + kRows * 8;               // [row][G][CAPACITY]
   float* keys = scores + kRows * G * CAPACITY;        // [CAPACITY][D + 4]
@@ -47,14 +45,14 @@ extern "C" __global__ void __launch_bounds__(128)
 #pragma unroll
     for (int pass = 0; pass < 2; pass++) {
       const float* pool = pass ? vpool : kpool;
-      float* to = pass ? values : keys;
       const int to_stride = pass ? D : kKeyStride;
+      const SharedFloats to = ahead(shared_floats(pass ? values : keys), first * to_stride + column);
 #pragma unroll
       for (int i = 0; i < CAPACITY / kStep; i++) {
         const int j = first + i * kStep;
         const int slot = (page[i * kStep / kPage] * layers + layer) * kPage + (j & (kPage - 1));
         if (j < end)
-          copy16_async(to + j * to_stride + column,
+          copy16_async(ahead(to, i * kStep * to_stride),
                        pool + static_cast<long long>(slot) * kv_dim + kv_head * D + column);
       }
       copies_commit();
@@ -64,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(128)
   for (int u = 0; u < kRows * G * D / 128; u++) {
     const int i = t + u * 128, d = i % D, dist = i / D;
     const int from = item.first_row + min(dist / G, rows - 1), head = kv_head * G + dist % G;
-    queries[dist * D + (d & 15) * (D / 16) + (d >> 4)] = q[(static_cast<long long>(from) * Hq + head) * D + d];
+    queries[dist * D + query_place(d)] = q[(static_cast<long long>(from) * Hq + head) * D + d];
   }
   copies_wait<1>();
   __syncthreads();
@@ -79,31 +77,10 @@ extern "C" __global__ void __launch_bounds__(128)
       const float4 four = load4(keys + j * kKeyStride + 4 * i);
       k[4 * i] = four.x, k[4 * i + 1] = four.y, k[4 * i + 2] = four.z, k[4 * i + 3] = four.w;
     }
-    float partial[5][G];
+    float score[G];
+    score_key<G>(queries + row * G * D, k, score);
 #pragma unroll
-    for (int n = 0; n < 16; n++) {  // after the stride of 16, which joins the two chains of a leaf
-      const int i = reversed(n, 4);
-#pragma unroll
-      for (int h = 0; h < G; h++) {
-        float low = 0.0f, high = 0.0f;
-#pragma unroll
-        for (int e = 0; e < D / 64; e++) {
-          const float4 four = load4(queries + (row * G + h) * D + i * (D / 16) + e * 4);
-          low = e == 0 ? __fmul_rn(four.x, k[i]) : __fmaf_rn(four.x, k[i + e * 64], low);
-          high = e == 0 ? __fmul_rn(four.y, k[i + 16]) : __fmaf_rn(four.y, k[i + 16 + e * 64], high);
-          low = __fmaf_rn(four.z, k[i + 32 + e * 64], low);
-          high = __fmaf_rn(four.w, k[i + 48 + e * 64], high);
-        }
-        float sum = __fadd_rn(low, high);
-#pragma unroll
-        for (int level = 0; level < 4; level++)
-          if (level < carries(n)) sum = __fadd_rn(partial[level][h], sum);
-        if (carries(n) < 4)
-          partial[carries(n)][h] = sum;
-        else
-          scores[(row * G + h) * CAPACITY + j] = __fmul_rn(sum, scale);
-      }
-    }
+    for (int h = 0; h < G; h++) scores[(row * G + h) * CAPACITY + j] = __fmul_rn(score[h], scale);
   }
   __syncthreads();
 

@@ -2,7 +2,9 @@
 //
 // q, out [T][Hq][D]; kpool, vpool [pages][layers][16][Hkv*D]; tables int32 [requests][stride];
 // items [grid]. Grid: one block an item, longest history first. Block: TILE/4 warps, 8 for TILE 32 and
-// 4 for TILE 16. All scores of the item stay in shared memory, [C][TILE], C a multiple of 64.
+// 4 for TILE 16. All scores of the item stay in shared memory, [C][TILE], C a multiple of 64; with GLOBAL they
+// go to `scratch` [grid][C][TILE] in global memory instead, so that any history fits and two blocks share a
+// multiprocessor, and only two tiles of weights are in shared memory.
 //   scores   a warp takes 16 (TILE 16: 32) keys, a thread 4 distributions x 4 keys; the whole tree32 runs
 //            inside the thread, so q and K values are reused from registers and nothing is shuffled
 //   weights  half of the warps: exp and sum256, thread = one distribution and one key in four
@@ -23,6 +25,9 @@
 #ifndef ROLLED
 #define ROLLED 0
 #endif
+#ifndef GLOBAL
+#define GLOBAL 0
+#endif
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 2
 #endif
@@ -41,16 +46,19 @@ constexpr int kStage = 64 * D;           // one tile of V
 constexpr int kStaging = kWarps * kKeyFloats * (1 + DOUBLE);
 static_assert(kStaging >= 2 * kStage && D * kQueryStride >= 32 * TILE, "buffers that share memory");
 
-// Where the score of key j and distribution `dist` lies: TILE floats a key, quads exchanged so that
-// neither rows nor columns meet in a bank.
+// Where the score of key j and distribution `dist` lies: TILE floats a key, in shared memory with quads
+// exchanged so that neither rows nor columns meet in a bank.
 __device__ __forceinline__ int score_at(int j, int dist) {
+  if (GLOBAL) return j * TILE + dist;
   if (TILE == 32) return j * 32 + (((dist >> 2) ^ (j & 7)) << 2) + (dist & 3);
   return (j >> 1) * 32 + (((j ^ (j >> 2)) & 1) << 4) + dist;
 }
-// Exchange of the key groups of dimension d in a chunk of K.
-__host__ __device__ constexpr int exchange(int d) { return TILE == 32 ? (d >> 1) & 3 : d & 7; }
-
-__device__ __forceinline__ float4 load4(const float* p) { return *reinterpret_cast<const float4*>(p); }
+// A chunk of K is [D][kChunk], key x of dimension d at x ^ exchange(d): 32 dimensions of one key then fall
+// into 32 banks, and the four keys of a group stay one float4 whose members are exchanged.
+// The group depends on low bits of d, which score_tile visits last, so its address seldom changes.
+__host__ __device__ constexpr int exchange(int d) {
+  return TILE == 32 ? ((d << 1) & 12) | ((d >> 3) & 3) : ((d << 2) & 28) | ((d >> 3) & 3);
+}
 
 // r[a][c] = tree32 of distribution 4*quad + a and key c of this thread's key group.
 __device__ __forceinline__ void score_tile(const float* q, const float* chunk, int group, float (&r)[4][4]) {
@@ -64,17 +72,19 @@ __device__ __forceinline__ void score_tile(const float* q, const float* chunk, i
     float partial[kBits + 1][4][4];
     const float* base[8];
 #pragma unroll
-    for (int x = 0; x < 8; x++) base[x] = chunk + half * kChunk + ((group ^ x ^ exchange(half)) & (kKeyGroups - 1)) * 4;
+    for (int x = 0; x < 8; x++) base[x] = chunk + half * kChunk + ((group ^ x ^ (exchange(half) >> 2)) & (kKeyGroups - 1)) * 4;
 #pragma unroll
     for (int n = 0; n < (1 << kBits); n++) {
       const int lane = reversed(n, kBits) << ROLLED;
-      const float* k = base[exchange(lane)] + lane * kChunk;
+      const float* k = base[exchange(lane) >> 2] + lane * kChunk;
       const float* query = q + (half + lane) * kQueryStride;
       float sum[4][4];
 #pragma unroll
       for (int e = 0; e < D; e += 32) {
         const float4 q4 = load4(query + e * kQueryStride), k4 = load4(k + e * kChunk);
-        const float qs[4] = {q4.x, q4.y, q4.z, q4.w}, ks[4] = {k4.x, k4.y, k4.z, k4.w};
+        const float qs[4] = {q4.x, q4.y, q4.z, q4.w}, members[4] = {k4.x, k4.y, k4.z, k4.w};
+        const int x = exchange(lane) & 3;  // exchange(half) permutes groups only
+        const float ks[4] = {members[x], members[1 ^ x], members[2 ^ x], members[3 ^ x]};
 #pragma unroll
         for (int a = 0; a < 4; a++)
 #pragma unroll
@@ -107,13 +117,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
     attention_fast_tile(const float* __restrict__ q, const float* __restrict__ kpool,
                         const float* __restrict__ vpool, const int* __restrict__ tables, int stride,
                         const Item* __restrict__ items, int layer, int layers, int Hq, int Hkv, float scale,
-                        int C, float* __restrict__ out) {
+                        int C, float* scratch, float* __restrict__ out) {
   extern __shared__ float4 memory[];
   float* queries = reinterpret_cast<float*>(memory);   // [D][kQueryStride], then partial sums [8][4][TILE]
   float* staging = queries + D * kQueryStride;         // K chunks, then V tiles [2][64][D]
   float* maxima = staging + kStaging;                  // [kWarps][TILE], then 1/Z [TILE]
   int* slots = reinterpret_cast<int*>(maxima + kWarps * TILE);  // first slot row of each page
-  float* scores = reinterpret_cast<float*>(slots + ((C / kPage + 31) & ~31));
+  float* weights = reinterpret_cast<float*>(slots + ((C / kPage + 31) & ~31));  // [C][TILE], GLOBAL [2][64][TILE]
+  float* scores = GLOBAL ? scratch + static_cast<long long>(blockIdx.x) * C * TILE : weights;
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
 
   const Item item = items[blockIdx.x];
@@ -121,37 +132,36 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
   const int pages = (end + kPage - 1) / kPage, kv_dim = Hkv * D;
   const int* table = tables + static_cast<long long>(item.table_index) * stride;
 
-  // K, a chunk at a time: lane = dimension mod 8 + 8 * (key mod 4)
-  const int part_dim = lane & 7, part_key = lane >> 3;
+  // K, a chunk at a time: lane = dimension modulo 32
   float* chunk = staging + warp * kKeyFloats * (1 + DOUBLE);
-  const int key_column = kv_head * D + part_dim + part_key * kv_dim;
-  auto stage_keys = [&](const int (&page)[kPages], int buffer) {
-    float* to = chunk + buffer * kKeyFloats + part_dim * kChunk + part_key;
+  const SharedFloats chunk_lane = ahead(shared_floats(chunk), lane * kChunk);
+  auto stage_keys = [&](const int (&slot)[kPages], int buffer) {
+    const SharedFloats to = ahead(chunk_lane, buffer * kKeyFloats);
 #pragma unroll
-    for (int y = 0; y < kKeyGroups; y++) {
-      const int slot = (page[y / 4] * layers + layer) * kPage + (y & 3) * 4;
-      const float* from = kpool + static_cast<long long>(slot) * kv_dim + key_column;
-      float* column = to + (y ^ exchange(part_dim)) * 4;
+    for (int p = 0; p < kPages; p++) {
+      const float* from = kpool + static_cast<long long>(slot[p]) * kv_dim + kv_head * D + lane;
+#pragma unroll 4
+      for (int y = 0; y < kPage; y++) {
+        const SharedFloats key_lane = ahead(to, (p * kPage + y) ^ exchange(lane));
 #pragma unroll
-      for (int x = 0; x < D / 8; x++) copy4_async(column + x * 8 * kChunk, from + x * 8);
+        for (int x = 0; x < D; x += 32) copy4_async(ahead(key_lane, x * kChunk), from + x);
+        from += kv_dim;
+      }
     }
   };
-  auto pages_of = [&](int key, int (&page)[kPages]) {
-#pragma unroll
-    for (int i = 0; i < kPages; i++) page[i] = table[min((key >> 4) + i, pages - 1)];
-  };
-  int key = warp * kChunk, page[kPages] = {};
+  int key = warp * kChunk;
   if (key < end) {
-    pages_of(key, page);
-    stage_keys(page, 0);
-    if (key + kStep < end) pages_of(key + kStep, page);
+    int slot[kPages];
+#pragma unroll
+    for (int i = 0; i < kPages; i++) slot[i] = (table[min((key >> 4) + i, pages - 1)] * layers + layer) * kPage;
+    stage_keys(slot, 0);
   }
   copies_commit();
 
   for (int i = t; i < C / kPage; i += kThreads) slots[i] = (table[min(i, pages - 1)] * layers + layer) * kPage;
 #pragma unroll 4
   for (int u = warp; u < kQuads * (D / 8); u += kWarps) {
-    const int dist = u / (D / 8) * 4 + part_key, d = u % (D / 8) * 8 + part_dim;
+    const int dist = u / (D / 8) * 4 + (lane >> 3), d = u % (D / 8) * 8 + (lane & 7);
     const int row = item.first_row + min(dist / G, rows - 1), head = kv_head * G + dist % G;
     queries[d * kQueryStride + dist] = q[(static_cast<long long>(row) * Hq + head) * D + d];
   }
@@ -170,8 +180,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
       const bool more = key + kStep < end;
       auto stage_next = [&](int to) {
         if (more) {
-          stage_keys(page, to);
-          if (key + 2 * kStep < end) pages_of(key + 2 * kStep, page);
+          int slot[kPages];
+#pragma unroll
+          for (int i = 0; i < kPages; i++) slot[i] = slots[((key + kStep) >> 4) + i];
+          stage_keys(slot, to);
         }
         copies_commit();
       };
@@ -193,12 +205,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
         *reinterpret_cast<float4*>(scores + score_at(first + c, quad * 4)) =
             make_float4(r[0][c], r[1][c], r[2][c], r[3][c]);
       }
+      if (key + kChunk <= L0) {
 #pragma unroll
-      for (int a = 0; a < 4; a++) {
-        const int L = L0 + min((G % 4 ? quad * 4 + a : quad * 4) / G, rows - 1);
+        for (int a = 0; a < 4; a++)
 #pragma unroll
-        for (int c = 0; c < 4; c++)
-          if (first + c < L) most[a] = fmaxf(most[a], r[a][c]);
+          for (int c = 0; c < 4; c++) most[a] = fmaxf(most[a], r[a][c]);
+      } else {
+#pragma unroll
+        for (int a = 0; a < 4; a++) {
+          const int L = L0 + min((G % 4 ? quad * 4 + a : quad * 4) / G, rows - 1);
+#pragma unroll
+          for (int c = 0; c < 4; c++)
+            if (first + c < L) most[a] = fmaxf(most[a], r[a][c]);
+        }
       }
     }
 #pragma unroll
@@ -231,12 +250,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
   constexpr int kKeyStep = kWeightThreads / (D / 4);
   const int value_column = kv_head * D + column * 4 + first_key * kv_dim;
   auto stage_values = [&](int tile) {
-    float* to = staging + (tile & 1) * kStage + first_key * D + column * 4;
+    const SharedFloats to = ahead(shared_floats(staging), (tile & 1) * kStage + first_key * D + column * 4);
+    int slot[4];
+#pragma unroll
+    for (int p = 0; p < 4; p++) slot[p] = slots[tile * 4 + p];
 #pragma unroll
     for (int p = 0; p < 4; p++) {
-      const float* from = vpool + static_cast<long long>(slots[tile * 4 + p]) * kv_dim + value_column;
+      const float* from = vpool + static_cast<long long>(slot[p]) * kv_dim + value_column;
 #pragma unroll
-      for (int i = 0; i < kPage; i += kKeyStep) copy16_async(to + (p * kPage + i) * D, from + i * kv_dim);
+      for (int i = 0; i < kPage; i += kKeyStep) copy16_async(ahead(to, (p * kPage + i) * D), from + i * kv_dim);
     }
     copies_commit();
   };
@@ -248,23 +270,29 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
   const int ends = L0 + min(dist / G, rows - 1) - residue;
   float* even = scores + score_at(residue, dist);
   float* odd = scores + score_at(residue + 4, dist) - 4 * TILE;
+  float* weight = weights + residue * TILE + dist;
   // e_j = exp(s_j - m) of a tile, and its part of sum256; `v` is the tile's place in 256 keys, times 2
   auto weigh = [&](int tile, int v) {
-    const int offset = tile * 64 * TILE;
+    float e[2][8];
+    auto load = [&](int h) {
+#pragma unroll
+      for (int i = 0; i < 8; i++) e[h][i] = (i & 1 ? odd : even)[(tile * 64 + h * 32 + i * 4) * TILE];
+    };
+    load(0);
+    if (GLOBAL) load(1);  // both halves at once, since each waits for memory
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      float e[8];
+      if (!GLOBAL && h) load(h);
 #pragma unroll
-      for (int i = 0; i < 8; i++) e[i] = (i & 1 ? odd : even)[offset + (h * 32 + i * 4) * TILE];
-#pragma unroll
-      for (int i = 0; i < 8; i++) e[i] = exp_selected(__fsub_rn(e[i], m));
+      for (int i = 0; i < 8; i++) e[h][i] = exp_selected(__fsub_rn(e[h][i], m));
       if (tile * 64 + 64 > L0)
 #pragma unroll
-        for (int i = 0; i < 8; i++) e[i] = tile * 64 + h * 32 + i * 4 < ends ? e[i] : 0.0f;
+        for (int i = 0; i < 8; i++) e[h][i] = tile * 64 + h * 32 + i * 4 < ends ? e[h][i] : 0.0f;
 #pragma unroll
       for (int i = 0; i < 8; i++) {
-        (i & 1 ? odd : even)[offset + (h * 32 + i * 4) * TILE] = e[i];
-        sums[v + h][i] = __fadd_rn(sums[v + h][i], e[i]);
+        const int at = (h * 32 + i * 4) * TILE;
+        (GLOBAL ? weight + (tile & 1) * 64 * TILE : (i & 1 ? odd : even) + tile * 64 * TILE)[at] = e[h][i];
+        sums[v + h][i] = __fadd_rn(sums[v + h][i], e[h][i]);
       }
     }
   };
@@ -295,17 +323,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
   };
   auto value_tile = [&](int tile) {
     const float* v = staging + (tile & 1) * kStage + d;
+    const float* e = weights + (GLOBAL ? tile & 1 : tile) * 64 * TILE;
     const int base = tile * 64;
     const int common = max(0, min(64, L0 - base)) & ~15, stop = min(64, longest - base);
 #pragma unroll 1
     for (int j0 = 0; j0 < common; j0 += 16) {
-      const float* p = scores + (base + j0) * TILE;
+      const float* p = e + j0 * TILE;
 #pragma unroll
       for (int j = 0; j < 16; j++) chain(p + score_at(j, quad * 4), v + (j0 + j) * D, true, 0);
     }
 #pragma unroll 1
     for (int j = common; j < stop; j++)
-      chain(scores + score_at(base + j, quad * 4), v + j * D, G % 4 == 0, base + j);
+      chain(e + score_at(j, quad * 4), v + j * D, G % 4 == 0, base + j);
   };
 
 #pragma unroll 1

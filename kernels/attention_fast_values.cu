@@ -20,8 +20,6 @@ constexpr int kChainWarps = (DISTS + kEach - 1) / kEach;
 constexpr int kFloats = kTile * 32 + DISTS * kTile;  // one stage: V [64][32], weights [DISTS][64]
 static_assert(kChainWarps <= 4 && DISTS <= 32, "four warps chain");
 
-__device__ __forceinline__ float4 load4(const float* p) { return *reinterpret_cast<const float4*>(p); }
-
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(128)
@@ -30,7 +28,8 @@ extern "C" __global__ void __launch_bounds__(128)
                           const float* __restrict__ weights, const float* __restrict__ inverses,
                           float* __restrict__ out) {
   extern __shared__ float4 memory[];
-  float* stages = reinterpret_cast<float*>(memory);
+  float* stages = reinterpret_cast<float*>(memory);                     // [kStages][kFloats]
+  int* slots = reinterpret_cast<int*>(stages + kStages * kFloats);  // [C/16] first slot row of each page
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
   const Item item = items[blockIdx.x];
   const int kv_head = item.kv_head(), end = item.end(), kv_dim = Hkv * D, count = item.rows() * G;
@@ -38,22 +37,27 @@ extern "C" __global__ void __launch_bounds__(128)
   const int* table = tables + static_cast<long long>(item.table_index) * stride;
   const float* own = weights + static_cast<long long>(blockIdx.x) * DISTS * C;
 
+  for (int i = t; i < tiles * (kTile / kPage); i += 128)
+    slots[i] = i * kPage < end ? (table[i] * layers + layer) * kPage : 0;
+  __syncthreads();
+
+  const int key = t >> 3;
   auto stage = [&](int tile) {
     if (tile < tiles) {
-      float* v = stages + tile % kStages * kFloats;
-      float* e = v + kTile * 32;
+      const SharedFloats v = ahead(shared_floats(stages), tile % kStages * kFloats);
+      int slot[kTile / kPage];
 #pragma unroll
-      for (int i = 0; i < kTile; i += 16) {
-        const int j = tile * kTile + i + (t >> 3);
-        if (j < end)
-          copy16_async(v + (i + (t >> 3)) * 32 + (t & 7) * 4,
-                       vpool + slot_offset(table, j, layer, layers, kv_dim) + column);
-      }
+      for (int i = 0; i < kTile / kPage; i++) slot[i] = slots[tile * (kTile / kPage) + i] + key;
+#pragma unroll
+      for (int i = 0; i < kTile / kPage; i++)
+        if (tile * kTile + i * kPage + key < end)
+          copy16_async(ahead(v, (i * kPage + key) * 32 + (t & 7) * 4),
+                       vpool + static_cast<long long>(slot[i]) * kv_dim + column);
 #pragma unroll
       for (int i = t; i < DISTS * (kTile / 4); i += 128)
         if (i / (kTile / 4) < count)
-          copy16_async(e + i * 4, own + static_cast<long long>(i / (kTile / 4)) * C + tile * kTile +
-                                      i % (kTile / 4) * 4);
+          copy16_async(ahead(v, kTile * 32 + i * 4), own + static_cast<long long>(i / (kTile / 4)) * C +
+                                                         tile * kTile + i % (kTile / 4) * 4);
     }
     copies_commit();
   };
@@ -78,22 +82,32 @@ extern "C" __global__ void __launch_bounds__(128)
     const float* v = stages + tile % kStages * kFloats + lane;
     const float* e = stages + tile % kStages * kFloats + kTile * 32 + warp * kEach * kTile;
     const int base = tile * kTile, common = max(0, min(kTile, shortest - base)) & ~7;
-#pragma unroll 1
-    for (int j = 0; j < common; j += 8) {
+    auto chain8 = [&](int j) {
       float x[8];
+      float4 w[2][kEach];
 #pragma unroll
       for (int i = 0; i < 8; i++) x[i] = v[(j + i) * 32];
 #pragma unroll
-      for (int i = 0; i < 8; i += 4)
+      for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int a = 0; a < kEach; a++)
+          if (DISTS % kEach == 0 || warp * kEach + a < DISTS) w[i][a] = load4(e + a * kTile + j + i * 4);
+#pragma unroll
+      for (int i = 0; i < 2; i++)
 #pragma unroll
         for (int a = 0; a < kEach; a++) {
-          if (DISTS % kEach && warp * kEach + a >= DISTS) continue;
-          const float4 four = load4(e + a * kTile + j + i);
-          acc[a] = __fmaf_rn(four.x, x[i], acc[a]);
-          acc[a] = __fmaf_rn(four.y, x[i + 1], acc[a]);
-          acc[a] = __fmaf_rn(four.z, x[i + 2], acc[a]);
-          acc[a] = __fmaf_rn(four.w, x[i + 3], acc[a]);
+          acc[a] = __fmaf_rn(w[i][a].x, x[i * 4], acc[a]);
+          acc[a] = __fmaf_rn(w[i][a].y, x[i * 4 + 1], acc[a]);
+          acc[a] = __fmaf_rn(w[i][a].z, x[i * 4 + 2], acc[a]);
+          acc[a] = __fmaf_rn(w[i][a].w, x[i * 4 + 3], acc[a]);
         }
+    };
+    if (common == kTile) {
+#pragma unroll
+      for (int j = 0; j < kTile; j += 8) chain8(j);
+    } else {
+#pragma unroll 1
+      for (int j = 0; j < common; j += 8) chain8(j);
     }
     for (int j = common; j < min(kTile, end - base); j++)
 #pragma unroll

@@ -3,31 +3,38 @@
 
 // Asynchronous copies from global to shared memory (sm_80). A thread's copies since its last commit
 // form a group; copies_wait<n> returns when all but its n newest groups have landed, for this thread
-// alone: a barrier makes them visible to others. On simt a copy is done when the call returns.
+// alone: a barrier makes them visible to others, and another one must stand between the last use of a
+// buffer and the copy that fills it again. On simt a copy is done when the call returns.
+//
+// SharedFloats is a place in shared memory: a 32-bit address on the GPU, so that constant offsets end up
+// in the instruction, and a pointer on simt.
 #if defined(CRUCIBLE_SIMT)
 
-static inline void copy16_async(float* shared, const float* global) {
-  *reinterpret_cast<float4*>(shared) = *reinterpret_cast<const float4*>(global);
+using SharedFloats = float*;
+static inline SharedFloats shared_floats(float* p) { return p; }
+static inline SharedFloats ahead(SharedFloats p, int floats) { return p + floats; }
+static inline void copy16_async(SharedFloats to, const float* from) {
+  *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
 }
-static inline void copy4_async(float* shared, const float* global) { *shared = *global; }
+static inline void copy4_async(SharedFloats to, const float* from) { *to = *from; }
 static inline void copies_commit() {}
 template <int kPending>
 static inline void copies_wait() {}
 
 #else
 
-__device__ __forceinline__ unsigned shared_address(const void* p) {
+using SharedFloats = unsigned;
+__device__ __forceinline__ SharedFloats shared_floats(float* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
+__device__ __forceinline__ SharedFloats ahead(SharedFloats p, int floats) { return p + 4 * floats; }
 // 16 bytes, both addresses 16-byte aligned; past L1.
-__device__ __forceinline__ void copy16_async(float* shared, const float* global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(shared)), "l"(global)
-               : "memory");
+__device__ __forceinline__ void copy16_async(SharedFloats to, const float* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(from));
 }
 // 4 bytes: a transposing copy.
-__device__ __forceinline__ void copy4_async(float* shared, const float* global) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(shared_address(shared)), "l"(global)
-               : "memory");
+__device__ __forceinline__ void copy4_async(SharedFloats to, const float* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(to), "l"(from));
 }
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 template <int kPending>

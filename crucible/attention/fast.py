@@ -53,32 +53,45 @@ def _fits(name: str, device, capacity: int, floats: int) -> int:
     return 4 * floats
 
 
-def tile_floats(tile: int, double: int, D: int, C: int) -> int:
+def tile_floats(tile: int, double: int, outside: int, D: int, C: int) -> int:
     """Shared memory of attention_fast_tile.cu in floats."""
     staging = tile // 4 * (4 * 32 // (tile // 4)) * D * (1 + double)
     pages = -(-(C // PAGE_SIZE) // 32) * 32
-    return D * (tile + 4) + staging + tile // 4 * tile + pages + C * tile
+    return D * (tile + 4) + staging + tile // 4 * tile + pages + (128 if outside else C) * tile
 
 
-def attention_fast_tile(device, p: Problem, *, name: str, tile: int, double: int, waves: bool = True) -> None:
-    """kernels/attention_fast_tile.cu: `tile` (row, head) distributions a block, all scores in shared memory."""
+def attention_fast_tile(
+    device, p: Problem, *, name: str, tile: int, double: int = 0, outside: int = 0, rolled: int = 0, waves=False
+) -> None:
+    """kernels/attention_fast_tile.cu: `tile` (row, head) distributions a block.
+
+    All their scores lie in shared memory or, with `outside`, in the plan's scratch memory.
+    """
     defines = _geometry(name, p)
     made = _plan(device, p)
     C = -(-made.end // 64) * 64
-    shared = _fits(name, device, made.end, tile_floats(tile, double, p.D, C))
+    shared = _fits(name, device, made.end, tile_floats(tile, double, outside, p.D, C))
     items = made.items(tile // defines["GROUP"], multiprocessors(device) if waves else 0)
     blocks = {32: 2, 16: 4}[tile] if p.D == 64 else {32: 1, 16: 2}[tile]
-    kernel = device.kernel("attention_fast_tile", TILE=tile, DOUBLE=double, MIN_BLOCKS=blocks, **defines)
-    i32 = np.int32
-    kernel.launch(
-        grid=items.shape[0],
-        block=8 * tile,
-        args=(
-            *(p.q, p.kpool, p.vpool, p.tables, i32(p.tables.shape[1]), items, i32(p.layer), i32(p.layers)),
-            *(i32(p.Hq), i32(p.Hkv), p.scale, i32(C), p.out),
-        ),
-        shared=shared,
+    kernel = device.kernel(
+        "attention_fast_tile",
+        **{"TILE": tile, "DOUBLE": double, "GLOBAL": outside, "ROLLED": rolled, "MIN_BLOCKS": blocks, **defines},
     )
+    n = items.shape[0]
+    part = min(n, max(1, SCRATCH_BYTES // (4 * C * tile))) if outside else n
+    scratch = made.scratch("scores", part * C * tile) if outside else None
+    i32 = np.int32
+    for first in range(0, n, part):
+        some = items[first : first + part]
+        kernel.launch(
+            grid=some.shape[0],
+            block=8 * tile,
+            args=(
+                *(p.q, p.kpool, p.vpool, p.tables, i32(p.tables.shape[1]), some, i32(p.layer)),
+                *(i32(p.layers), i32(p.Hq), i32(p.Hkv), p.scale, i32(C), scratch, p.out),
+            ),
+            shared=shared,
+        )
 
 
 def rows_floats(capacity: int, G: int, D: int) -> int:
@@ -148,7 +161,7 @@ def attention_fast_split(device, p: Problem) -> None:
             grid=(n, p.D // 32),
             block=128,
             args=(p.vpool, *paged, some, *shape, i32(C), scores, inverses, p.out),
-            shared=4 * 4 * 64 * (32 + dists),
+            shared=4 * (4 * 64 * (32 + dists) + C // PAGE_SIZE),
         )
 
 
@@ -161,11 +174,14 @@ def _tile(name: str, **options) -> dict[str, Callable]:
 
 
 FAST: dict[str, Variant] = {
-    "fast-t32": Variant("32 (row, head) distributions a block", True, _tile("fast-t32", tile=32, double=0)),
+    "fast-t32": Variant("32 (row, head) distributions a block", True, _tile("fast-t32", tile=32)),
     "fast-t32d": Variant(
-        "as fast-t32, K chunks double-buffered", True, _tile("fast-t32d", tile=32, double=1)
+        "as fast-t32, K double-buffered", True, _tile("fast-t32d", tile=32, double=1)
     ),
-    "fast-t16": Variant("16 (row, head) distributions a block", True, _tile("fast-t16", tile=16, double=0)),
+    "fast-t32s": Variant(
+        "as fast-t32d, scores in global memory: any history", True, _tile("fast-t32s", tile=32, double=1, outside=1)
+    ),
+    "fast-t16": Variant("16 (row, head) distributions a block", True, _tile("fast-t16", tile=16, rolled=1)),
     "fast-rows": Variant("two rows a block, histories to 128", True, _everywhere(attention_fast_rows)),
     "fast-split": Variant(
         "scores in global memory: few rows, or histories of any length", True, _everywhere(attention_fast_split)
