@@ -85,29 +85,47 @@ extern "C" __global__ void __launch_bounds__(128)
   __syncthreads();
 
   const int L = item.length + min(row, rows - 1);
+  {
+    constexpr int kHeads = (G + 1) / 2;  // heads warp & 1, + 2, …: their shuffles overlap
+    float e[kHeads][kVirtualWarps], m[kHeads];
+    const int odd = warp & 1;
+    float* s = scores + (row * G + odd) * CAPACITY + lane;
 #pragma unroll
-  for (int h = 0; h < G; h += 2) {
-    if (h + (warp & 1) >= G) continue;
-    const int head = h + (warp & 1);
-    float* s = scores + (row * G + head) * CAPACITY;
-    float e[kVirtualWarps], m = minus_infinity();
+    for (int h = 0; h < kHeads; h++) {
+      m[h] = minus_infinity();
 #pragma unroll
-    for (int v = 0; v < kVirtualWarps; v++)
-      if (v * 32 + lane < L) m = fmaxf(m, s[v * 32 + lane]);
-#pragma unroll
-    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(kAllLanes, m, o));
-#pragma unroll
-    for (int v = 0; v < kVirtualWarps; v++) {
-      e[v] = v * 32 + lane < L ? exp_selected(__fsub_rn(s[v * 32 + lane], m)) : 0.0f;
-      s[v * 32 + lane] = e[v];
-      e[v] = tree32(e[v]);
+      for (int v = 0; v < kVirtualWarps; v++) {
+        e[h][v] = 2 * h + odd < G && v * 32 + lane < L ? s[2 * h * CAPACITY + v * 32] : minus_infinity();
+        m[h] = fmaxf(m[h], e[h][v]);
+      }
     }
-    // tree32 over the virtual warps; the missing ones hold +0, which changes no sum here
 #pragma unroll
-    for (int o = kVirtualWarps / 2; o; o >>= 1)
+    for (int o = 16; o; o >>= 1)
 #pragma unroll
-      for (int v = 0; v < o; v++) e[v] = __fadd_rn(e[v], e[v + o]);
-    if (lane == 0) inverses[row * 8 + head] = __fdiv_rn(1.0f, e[0]);
+      for (int h = 0; h < kHeads; h++) m[h] = fmaxf(m[h], __shfl_xor_sync(kAllLanes, m[h], o));
+#pragma unroll
+    for (int h = 0; h < kHeads; h++)
+#pragma unroll
+      for (int v = 0; v < kVirtualWarps; v++) {
+        e[h][v] = v * 32 + lane < L ? exp_selected(__fsub_rn(e[h][v], m[h])) : 0.0f;
+        if (2 * h + odd < G) s[2 * h * CAPACITY + v * 32] = e[h][v];
+      }
+#pragma unroll
+    for (int o = 16; o; o >>= 1)
+#pragma unroll
+      for (int h = 0; h < kHeads; h++)
+#pragma unroll
+        for (int v = 0; v < kVirtualWarps; v++)
+          e[h][v] = __fadd_rn(e[h][v], __shfl_down_sync(kAllLanes, e[h][v], o));
+#pragma unroll
+    for (int h = 0; h < kHeads; h++) {
+      // tree32 over the virtual warps; the missing ones hold +0, which changes no sum here
+#pragma unroll
+      for (int o = kVirtualWarps / 2; o; o >>= 1)
+#pragma unroll
+        for (int v = 0; v < o; v++) e[h][v] = __fadd_rn(e[h][v], e[h][v + o]);
+      if (lane == 0 && 2 * h + odd < G) inverses[row * 8 + 2 * h + odd] = __fdiv_rn(1.0f, e[h][0]);
+    }
   }
   copies_wait<0>();
   __syncthreads();
@@ -120,6 +138,7 @@ extern "C" __global__ void __launch_bounds__(128)
     for (int h = 0; h < G; h++) acc[h] = 0.0f;
     const float* e = scores + row * G * CAPACITY;
     int j = 0;
+#pragma unroll 2
     for (; j + 4 <= L; j += 4) {
       float v[4];
 #pragma unroll

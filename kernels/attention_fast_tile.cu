@@ -23,7 +23,7 @@
 #define DOUBLE 0
 #endif
 #ifndef ROLLED
-#define ROLLED 0
+#define ROLLED 1
 #endif
 #ifndef GLOBAL
 #define GLOBAL 0
@@ -111,6 +111,16 @@ __device__ __forceinline__ void score_tile(const float* q, const float* chunk, i
   }
 }
 
+// sums[kFirst + h][i] += e[h][i]: the place of a tile in 256 keys must be a constant to index registers.
+template <int kFirst>
+__device__ __forceinline__ void add_at(float (&sums)[8][8], const float (&e)[2][8]) {
+  stand_apart<kFirst>();
+#pragma unroll
+  for (int h = 0; h < 2; h++)
+#pragma unroll
+    for (int i = 0; i < 8; i++) sums[kFirst + h][i] = __fadd_rn(sums[kFirst + h][i], e[h][i]);
+}
+
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
@@ -159,11 +169,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
   copies_commit();
 
   for (int i = t; i < C / kPage; i += kThreads) slots[i] = (table[min(i, pages - 1)] * layers + layer) * kPage;
-#pragma unroll 4
-  for (int u = warp; u < kQuads * (D / 8); u += kWarps) {
-    const int dist = u / (D / 8) * 4 + (lane >> 3), d = u % (D / 8) * 8 + (lane & 7);
+  constexpr int kQueryLoads = kQuads * (D / 8) / kWarps;  // of a lane: dimension mod 8, distribution mod 4
+  float held[kQueryLoads];
+#pragma unroll
+  for (int i = 0; i < kQueryLoads; i++) {
+    const int u = warp + i * kWarps, dist = u / (D / 8) * 4 + (lane >> 3), d = u % (D / 8) * 8 + (lane & 7);
     const int row = item.first_row + min(dist / G, rows - 1), head = kv_head * G + dist % G;
-    queries[d * kQueryStride + dist] = q[(static_cast<long long>(row) * Hq + head) * D + d];
+    held[i] = q[(static_cast<long long>(row) * Hq + head) * D + d];
+  }
+#pragma unroll
+  for (int i = 0; i < kQueryLoads; i++) {
+    const int u = warp + i * kWarps, dist = u / (D / 8) * 4 + (lane >> 3), d = u % (D / 8) * 8 + (lane & 7);
+    queries[d * kQueryStride + dist] = held[i];
   }
   __syncthreads();
 
@@ -271,29 +288,33 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
   float* even = scores + score_at(residue, dist);
   float* odd = scores + score_at(residue + 4, dist) - 4 * TILE;
   float* weight = weights + residue * TILE + dist;
-  // e_j = exp(s_j - m) of a tile, and its part of sum256; `v` is the tile's place in 256 keys, times 2
-  auto weigh = [&](int tile, int v) {
+  // e_j = exp(s_j - m) of a tile, and its part of sum256
+  auto weigh = [&](int tile) {
     float e[2][8];
-    auto load = [&](int h) {
+    const int from = tile * 64 * TILE, to = GLOBAL ? (tile & 1) * 64 * TILE : from;
 #pragma unroll
-      for (int i = 0; i < 8; i++) e[h][i] = (i & 1 ? odd : even)[(tile * 64 + h * 32 + i * 4) * TILE];
-    };
-    load(0);
-    if (GLOBAL) load(1);  // both halves at once, since each waits for memory
+    for (int h = 0; h < 2; h++)
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-      if (!GLOBAL && h) load(h);
+      for (int i = 0; i < 8; i++) e[h][i] = (i & 1 ? odd : even)[from + (h * 32 + i * 4) * TILE];
+#pragma unroll
+    for (int h = 0; h < 2; h++)
 #pragma unroll
       for (int i = 0; i < 8; i++) e[h][i] = exp_selected(__fsub_rn(e[h][i], m));
-      if (tile * 64 + 64 > L0)
+    if (tile * 64 + 64 > L0) {
+#pragma unroll
+      for (int h = 0; h < 2; h++)
 #pragma unroll
         for (int i = 0; i < 8; i++) e[h][i] = tile * 64 + h * 32 + i * 4 < ends ? e[h][i] : 0.0f;
+    }
 #pragma unroll
-      for (int i = 0; i < 8; i++) {
-        const int at = (h * 32 + i * 4) * TILE;
-        (GLOBAL ? weight + (tile & 1) * 64 * TILE : (i & 1 ? odd : even) + tile * 64 * TILE)[at] = e[h][i];
-        sums[v + h][i] = __fadd_rn(sums[v + h][i], e[h][i]);
-      }
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+      for (int i = 0; i < 8; i++) (GLOBAL ? weight : i & 1 ? odd : even)[to + (h * 32 + i * 4) * TILE] = e[h][i];
+    switch (tile & 3) {
+      case 0: add_at<0>(sums, e); break;
+      case 1: add_at<2>(sums, e); break;
+      case 2: add_at<4>(sums, e); break;
+      default: add_at<6>(sums, e);
     }
   };
 
@@ -340,12 +361,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
 #pragma unroll 1
   for (int tile = 0; tile < tiles; tile++) {
     if (weighs) {
-      switch (tile & 3) {  // sums[] may be indexed by constants only
-        case 0: weigh(tile, 0); break;
-        case 1: weigh(tile, 2); break;
-        case 2: weigh(tile, 4); break;
-        default: weigh(tile, 6);
-      }
+      weigh(tile);
       copies_wait<0>();
     }
     __syncthreads();  // weights and values of this tile are there; the tile before is chained

@@ -20,6 +20,8 @@ static inline void copy4_async(SharedFloats to, const float* from) { *to = *from
 static inline void copies_commit() {}
 template <int kPending>
 static inline void copies_wait() {}
+template <int kBranch>
+static inline void stand_apart() {}
 
 #else
 
@@ -40,6 +42,12 @@ __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_
 template <int kPending>
 __device__ __forceinline__ void copies_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
+}
+// No instruction: branches that differ by kBranch are not merged into one with a register array
+// indexed at run time, which would put the array into local memory.
+template <int kBranch>
+__device__ __forceinline__ void stand_apart() {
+  asm volatile("// branch %0\n" ::"n"(kBranch));
 }
 
 #endif

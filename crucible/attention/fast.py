@@ -12,6 +12,7 @@ from crucible.numerics.contract import PAGE_SIZE
 
 GROUPS = range(1, 9)
 HEAD_DIMS = (64, 128)
+ROWS_LIMIT = 128  # longest history of fast-rows
 SCRATCH_BYTES = 256 << 20  # fast-split works through its items in parts whose scores fit this
 MULTIPROCESSORS = 132  # where the device does not say
 
@@ -61,7 +62,7 @@ def tile_floats(tile: int, double: int, outside: int, D: int, C: int) -> int:
 
 
 def attention_fast_tile(
-    device, p: Problem, *, name: str, tile: int, double: int = 0, outside: int = 0, rolled: int = 0, waves=False
+    device, p: Problem, *, name: str, tile: int, double: int = 0, outside: int = 0, rolled: int = 1, waves=False
 ) -> None:
     """kernels/attention_fast_tile.cu: `tile` (row, head) distributions a block.
 
@@ -103,9 +104,9 @@ def attention_fast_rows(device, p: Problem) -> None:
     """kernels/attention_fast_rows.cu: two rows a block, a thread a key, K and V in shared memory."""
     defines = _geometry("fast-rows", p)
     made = _plan(device, p)
-    if made.end > 128:
+    if made.end > ROWS_LIMIT:
         raise UnsupportedError(
-            f"a history of {made.end} positions exceeds the 128 of attention variant fast-rows; use auto"
+            f"a history of {made.end} positions exceeds the {ROWS_LIMIT} of attention variant fast-rows; use auto"
         )
     capacity = 64 if made.end <= 64 else 128
     items = made.items(2)
@@ -122,27 +123,37 @@ def attention_fast_rows(device, p: Problem) -> None:
     )
 
 
-def split_rows(G: int, longest_chunk: int) -> int:
-    """Rows of an item of fast-split: 1, 2, 4 or as many as make 32 distributions."""
-    most = 32 // G
+def split_rows(G: int, longest_chunk: int, most_dists: int = 32) -> int:
+    """Rows of an item of fast-split: 1, 2, 4 or as many as make `most_dists` distributions (fast-decode: 16)."""
+    most = most_dists // G
     return next((r for r in (1, 2, 4) if longest_chunk <= r <= most), most)
 
 
-def attention_fast_split(device, p: Problem) -> None:
-    """kernels/attention_fast_{scores,weights,values}.cu: scores in global memory, any history length."""
-    defines = _geometry("fast-split", p)
+def decode_floats(dists: int, C: int) -> int:
+    """Shared memory of attention_fast_decode.cu in floats."""
+    return 3 * 128 * 32 + dists * C + C // PAGE_SIZE
+
+
+def attention_fast_split(device, p: Problem, *, name: str, fused: bool) -> None:
+    """Scores in scratch memory by kernels/attention_fast_scores.cu, then softmax and value chains.
+
+    Those are one kernel where `fused` (attention_fast_decode.cu, all weights in shared memory), else two
+    (attention_fast_weights.cu and attention_fast_values.cu, any history).
+    """
+    defines = _geometry(name, p)
     made = _plan(device, p)
     G = defines["GROUP"]
-    rows = split_rows(G, made.longest_chunk)
+    rows = split_rows(G, made.longest_chunk, 16 if fused else 32)
     dists = rows * G
     C = -(-made.end // 128) * 128
+    fused_bytes = _fits(name, device, made.end, decode_floats(dists, C)) if fused else 0
     items = made.items(rows)
     part = min(items.shape[0], max(1, SCRATCH_BYTES // (4 * dists * C)))
     scores = made.scratch("scores", part * dists * C)
-    inverses = made.scratch("inverses", part * dists)
     defines["DISTS"] = dists
-    score, weigh, value = (
-        device.kernel(f"attention_fast_{step}", **defines) for step in ("scores", "weights", "values")
+    score, *rest = (
+        device.kernel(f"attention_fast_{step}", **defines)
+        for step in ("scores", *(("decode",) if fused else ("weights", "values")))
     )
     i32 = np.int32
     paged = p.tables, i32(p.tables.shape[1])
@@ -156,8 +167,17 @@ def attention_fast_split(device, p: Problem) -> None:
             args=(p.q, p.kpool, *paged, some, *shape, p.scale, i32(C), scores),
             shared=4 * (-(-dists // 4) * 4 * p.D + 128 * (p.D + 4)),
         )
-        weigh.launch(grid=(n, dists), block=256, args=(some, i32(C), scores, inverses))
-        value.launch(
+        if fused:
+            rest[0].launch(
+                grid=(n, p.D // 32),
+                block=128,
+                args=(p.vpool, *paged, some, *shape, i32(C), scores, p.out),
+                shared=fused_bytes,
+            )
+            continue
+        inverses = made.scratch("inverses", part * dists)
+        rest[0].launch(grid=(n, dists), block=256, args=(some, i32(C), scores, inverses))
+        rest[1].launch(
             grid=(n, p.D // 32),
             block=128,
             args=(p.vpool, *paged, some, *shape, i32(C), scores, inverses, p.out),
@@ -169,21 +189,51 @@ def _everywhere(launcher: Callable) -> dict[str, Callable]:
     return {"simt": launcher, "cuda": launcher}
 
 
-def _tile(name: str, **options) -> dict[str, Callable]:
-    return _everywhere(functools.partial(attention_fast_tile, name=name, **options))
+# Options of attention_fast_tile by variant name; t is the number of distributions, d doubles the staging of
+# K, s keeps scores in scratch memory.
+TILES: dict[str, dict[str, int]] = {
+    "fast-t32": {"tile": 32},
+    "fast-t32d": {"tile": 32, "double": 1},
+    "fast-t32s": {"tile": 32, "double": 1, "outside": 1},
+    "fast-t16": {"tile": 16},
+    "fast-t16s": {"tile": 16, "double": 1, "outside": 1},
+}
+
+
+def fits(name: str, device, end: int, chunk: int, G: int, D: int) -> bool:
+    """Whether a variant runs histories up to `end`, at most `chunk` rows of a segment, on `device`."""
+    if name == "fast-rows":
+        return end <= ROWS_LIMIT and 4 * rows_floats(64 if end <= 64 else 128, G, D) <= device.shared_limit
+    if name in TILES:
+        options = {"double": 0, "outside": 0, **TILES[name]}
+        floats = tile_floats(options["tile"], options["double"], options["outside"], D, -(-end // 64) * 64)
+        return 4 * floats <= device.shared_limit
+    if name == "fast-decode":
+        floats = decode_floats(split_rows(G, chunk, 16) * G, -(-end // 128) * 128)
+        return 4 * floats <= device.shared_limit
+    return True
 
 
 FAST: dict[str, Variant] = {
-    "fast-t32": Variant("32 (row, head) distributions a block", True, _tile("fast-t32", tile=32)),
-    "fast-t32d": Variant(
-        "as fast-t32, K double-buffered", True, _tile("fast-t32d", tile=32, double=1)
-    ),
-    "fast-t32s": Variant(
-        "as fast-t32d, scores in global memory: any history", True, _tile("fast-t32s", tile=32, double=1, outside=1)
-    ),
-    "fast-t16": Variant("16 (row, head) distributions a block", True, _tile("fast-t16", tile=16, rolled=1)),
+    **{
+        name: Variant(
+            f"{options['tile']} (row, head) distributions a block"
+            + (", K double-buffered" if options.get("double") else "")
+            + (", scores in scratch memory: any history" if options.get("outside") else ""),
+            True,
+            _everywhere(functools.partial(attention_fast_tile, name=name, **options)),
+        )
+        for name, options in TILES.items()
+    },
     "fast-rows": Variant("two rows a block, histories to 128", True, _everywhere(attention_fast_rows)),
+    "fast-decode": Variant(
+        "few rows over long histories: scores in parallel over keys, values over dimensions",
+        True,
+        _everywhere(functools.partial(attention_fast_split, name="fast-decode", fused=True)),
+    ),
     "fast-split": Variant(
-        "scores in global memory: few rows, or histories of any length", True, _everywhere(attention_fast_split)
+        "as fast-decode in three launches: histories of any length",
+        True,
+        _everywhere(functools.partial(attention_fast_split, name="fast-split", fused=False)),
     ),
 }

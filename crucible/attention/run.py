@@ -1,7 +1,7 @@
 """Attention by variant name on every device (contract sections 4 and 5)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,10 @@ class Problem:
     D: int
     capacity: int | None
     plan: object = None
+
+    def planned(self, plan) -> "Problem":
+        """This problem with its work items, and with the capacity that they need."""
+        return replace(self, plan=plan, capacity=self.capacity or plan.end)
 
     @property
     def layers(self) -> int:
@@ -157,6 +161,12 @@ def attention_reference(device, p: Problem) -> None:
     )
 
 
+def _auto(device, p: Problem) -> None:
+    from crucible.attention.dispatch import attention_auto
+
+    attention_auto(device, p)
+
+
 STATIC_SHARED = 48  # bytes that attention_reference.cu declares itself (a test holds them to ptxas)
 
 VARIANTS: dict[str, Variant] = {
@@ -179,8 +189,8 @@ VARIANTS: dict[str, Variant] = {
         True,
         {
             "cpu": _native("crucible_attention_tiled"),
-            "simt": attention_reference,
-            "cuda": attention_reference,
+            "simt": _auto,
+            "cuda": _auto,
         },
     ),
 }

@@ -1,0 +1,138 @@
+// Second of the two kernels of `fast-decode`, after attention_fast_scores: softmax and value chains of few rows.
+//
+// vpool [pages][layers][16][Hkv*D]; tables int32 [requests][stride]; items [grid.x]; scores
+// [grid.x][DISTS][C], C a multiple of 128; out [T][Hq][D]. Grid: (items, D/32): the blocks of an item share its
+// dimensions, 32 each, and repeat its softmax, which is little work beside another launch. Block: four warps.
+//   softmax  a warp takes every fourth distribution, lane and register = key modulo 256, as sum256 has it
+//   values   lane = dimension, a warp chains the same distributions over ascending keys; V comes in tiles of
+//            128 keys by asynchronous copies, which start before the softmax
+// Contract sections: 1 to 5. Verdict: see attention_fast.md.
+#include "attention_fast.cuh"
+
+#ifndef DISTS
+#define DISTS 4
+#endif
+
+namespace {
+
+constexpr int kTile = 128, kStages = 3;
+constexpr int kEach = (DISTS + 3) / 4;  // chains of a thread: distributions warp, warp + 4, …
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(128)
+    attention_fast_decode(const float* __restrict__ vpool, const int* __restrict__ tables, int stride,
+                          const Item* __restrict__ items, int layer, int layers, int Hq, int Hkv, int C,
+                          const float* __restrict__ scores, float* __restrict__ out) {
+  extern __shared__ float4 memory[];
+  float* stages = reinterpret_cast<float*>(memory);           // [kStages][kTile][32]
+  float* weights = stages + kStages * kTile * 32;             // [DISTS][C]
+  int* slots = reinterpret_cast<int*>(weights + DISTS * C);   // [C/16] first slot row of each page
+  const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
+  const Item item = items[blockIdx.x];
+  const int kv_head = item.kv_head(), end = item.end(), kv_dim = Hkv * D, count = item.rows() * G;
+  const int tiles = (end + kTile - 1) / kTile, column = kv_head * D + blockIdx.y * 32 + (t & 7) * 4;
+  const int* table = tables + static_cast<long long>(item.table_index) * stride;
+  for (int i = t; i < C / kPage; i += 128)
+    slots[i] = i * kPage < end ? (table[i] * layers + layer) * kPage : 0;
+  __syncthreads();
+
+  auto stage = [&](int tile) {
+    if (tile < tiles) {
+      const SharedFloats to = ahead(shared_floats(stages), tile % kStages * (kTile * 32) + t * 4);
+      int slot[kTile / kPage];
+#pragma unroll
+      for (int i = 0; i < kTile / kPage; i++) slot[i] = slots[tile * (kTile / kPage) + i] + (t >> 3);
+#pragma unroll
+      for (int i = 0; i < kTile / kPage; i++)
+        if (tile * kTile + i * kPage + (t >> 3) < end)
+          copy16_async(ahead(to, i * kPage * 32), vpool + static_cast<long long>(slot[i]) * kv_dim + column);
+    }
+    copies_commit();
+  };
+#pragma unroll
+  for (int tile = 0; tile < kStages - 1; tile++) stage(tile);
+
+  float acc[kEach], inverse[kEach];
+  int lengths[kEach], shortest = end;
+#pragma unroll
+  for (int a = 0; a < kEach; a++) {
+    const int dist = warp + a * 4;
+    acc[a] = 0.0f, inverse[a] = 0.0f, lengths[a] = 0;
+    if (dist >= count) continue;
+    const int L = lengths[a] = item.length + dist / G;
+    shortest = min(shortest, L);
+    const float* s = scores + (static_cast<long long>(blockIdx.x) * DISTS + dist) * C;
+    float* e = weights + dist * C;
+    float m = minus_infinity();
+#pragma unroll 4
+    for (int j = lane * 4; j < L; j += 128) {
+      const float4 four = load4(s + j);  // beyond L: another row's scores, or none; not part of the maximum
+      *reinterpret_cast<float4*>(e + j) = four;
+      m = fmaxf(m, four.x);
+      if (j + 1 < L) m = fmaxf(m, four.y);
+      if (j + 2 < L) m = fmaxf(m, four.z);
+      if (j + 3 < L) m = fmaxf(m, four.w);
+    }
+#pragma unroll
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(kAllLanes, m, o));
+    __syncwarp();
+    float sums[8];
+#pragma unroll
+    for (int v = 0; v < 8; v++) sums[v] = 0.0f;
+    for (int j = lane; j < L; j += 256)
+#pragma unroll
+      for (int v = 0; v < 8; v++)
+        if (j + v * 32 < L) {
+          const float x = exp_selected(__fsub_rn(e[j + v * 32], m));
+          e[j + v * 32] = x;
+          sums[v] = __fadd_rn(sums[v], x);
+        }
+#pragma unroll
+    for (int o = 16; o; o >>= 1)
+#pragma unroll
+      for (int v = 0; v < 8; v++) sums[v] = __fadd_rn(sums[v], __shfl_down_sync(kAllLanes, sums[v], o));
+    inverse[a] = __shfl_sync(kAllLanes, __fdiv_rn(1.0f, tree8(sums)), 0);
+    __syncwarp();
+  }
+
+#pragma unroll 1
+  for (int tile = 0; tile < tiles; tile++) {
+    copies_wait<kStages - 2>();
+    __syncthreads();  // this tile is there, and everybody has left the one whose place comes next
+    stage(tile + kStages - 1);
+    const float* v = stages + tile % kStages * (kTile * 32) + lane;
+    const int base = tile * kTile, common = max(0, min(kTile, shortest - base)) & ~15;
+    if (warp >= count) continue;
+#pragma unroll 2
+    for (int j = 0; j < common; j += 16) {
+      float x[16];
+#pragma unroll
+      for (int i = 0; i < 16; i++) x[i] = v[(j + i) * 32];
+#pragma unroll
+      for (int a = 0; a < kEach; a++) {
+        if (DISTS % 4 && warp + a * 4 >= DISTS) continue;
+        const float* e = weights + (warp + a * 4) * C + base + j;
+#pragma unroll
+        for (int i = 0; i < 16; i += 4) {
+          const float4 four = load4(e + i);
+          acc[a] = __fmaf_rn(four.x, x[i], acc[a]);
+          acc[a] = __fmaf_rn(four.y, x[i + 1], acc[a]);
+          acc[a] = __fmaf_rn(four.z, x[i + 2], acc[a]);
+          acc[a] = __fmaf_rn(four.w, x[i + 3], acc[a]);
+        }
+      }
+    }
+    for (int j = common; j < min(kTile, end - base); j++)
+#pragma unroll
+      for (int a = 0; a < kEach; a++)
+        if (base + j < lengths[a]) acc[a] = __fmaf_rn(weights[(warp + a * 4) * C + base + j], v[j * 32], acc[a]);
+  }
+#pragma unroll
+  for (int a = 0; a < kEach; a++) {
+    const int dist = warp + a * 4;
+    if (dist >= count) continue;
+    const int row = item.first_row + dist / G, head = kv_head * G + dist % G;
+    out[(static_cast<long long>(row) * Hq + head) * D + blockIdx.y * 32 + lane] = __fmul_rn(acc[a], inverse[a]);
+  }
+}
