@@ -1,8 +1,10 @@
-// Second of the two kernels of `fast-decode`, after attention_fast_scores: softmax and value chains of few rows.
+// Second of the two kernels of `fast-decode`, after attention_fast_scores: softmax and value chains of few
+// rows.
 //
 // vpool [pages][layers][16][Hkv*D]; tables int32 [requests][stride]; items [grid.x]; scores
-// [grid.x][DISTS][C], C a multiple of 128; out [T][Hq][D]. Grid: (items, D/32): the blocks of an item share its
-// dimensions, 32 each, and repeat its softmax, which is little work beside another launch. Block: four warps.
+// [grid.x][DISTS][C], C a multiple of 128; out [T][Hq][D]. Grid: (items, D/32): the blocks of an item share
+// its dimensions, 32 each, and repeat its softmax, which is little work beside another launch. Block: four
+// warps.
 //   softmax  a warp takes every fourth distribution, lane and register = key modulo 256, as sum256 has it
 //   values   lane = dimension, a warp chains the same distributions over ascending keys; V comes in tiles of
 //            128 keys by asynchronous copies, which start before the softmax
@@ -25,9 +27,9 @@ extern "C" __global__ void __launch_bounds__(128)
                           const Item* __restrict__ items, int layer, int layers, int Hq, int Hkv, int C,
                           const float* __restrict__ scores, float* __restrict__ out) {
   extern __shared__ float4 memory[];
-  float* stages = reinterpret_cast<float*>(memory);           // [kStages][kTile][32]
-  float* weights = stages + kStages * kTile * 32;             // [DISTS][C]
-  int* slots = reinterpret_cast<int*>(weights + DISTS * C);   // [C/16] first slot row of each page
+  float* stages = reinterpret_cast<float*>(memory);          // [kStages][kTile][32]
+  float* weights = stages + kStages * kTile * 32;            // [DISTS][C]
+  int* slots = reinterpret_cast<int*>(weights + DISTS * C);  // [C/16] first slot row of each page
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
   const Item item = items[blockIdx.x];
   const int kv_head = item.kv_head(), end = item.end(), kv_dim = Hkv * D, count = item.rows() * G;
@@ -80,14 +82,19 @@ extern "C" __global__ void __launch_bounds__(128)
     float sums[8];
 #pragma unroll
     for (int v = 0; v < 8; v++) sums[v] = 0.0f;
-    for (int j = lane; j < L; j += 256)
+    for (int base = 0; base < L; base += 256) {
+      float x[8];
 #pragma unroll
-      for (int v = 0; v < 8; v++)
-        if (j + v * 32 < L) {
-          const float x = exp_selected(__fsub_rn(e[j + v * 32], m));
-          e[j + v * 32] = x;
-          sums[v] = __fadd_rn(sums[v], x);
-        }
+      for (int v = 0; v < 8; v++) x[v] = base + v * 32 < L ? e[base + v * 32 + lane] : 0.0f;
+#pragma unroll
+      for (int v = 0; v < 8; v++) x[v] = exp_selected(__fsub_rn(x[v], m));
+#pragma unroll
+      for (int v = 0; v < 8; v++) {
+        x[v] = base + v * 32 + lane < L ? x[v] : 0.0f;  // + 0 changes no sum of numbers >= +0
+        if (base + v * 32 < L) e[base + v * 32 + lane] = x[v];
+        sums[v] = __fadd_rn(sums[v], x[v]);
+      }
+    }
 #pragma unroll
     for (int o = 16; o; o >>= 1)
 #pragma unroll
@@ -104,35 +111,50 @@ extern "C" __global__ void __launch_bounds__(128)
     const float* v = stages + tile % kStages * (kTile * 32) + lane;
     const int base = tile * kTile, common = max(0, min(kTile, shortest - base)) & ~15;
     if (warp >= count) continue;
-#pragma unroll 2
-    for (int j = 0; j < common; j += 16) {
-      float x[16];
+    // Eight keys are loaded while the eight before are chained: a chain waits 4 cycles a key, not for memory.
+    float x[2][8];
+    float4 w[2][kEach][2];
+    auto load = [&](int buffer, int j) {
 #pragma unroll
-      for (int i = 0; i < 16; i++) x[i] = v[(j + i) * 32];
+      for (int i = 0; i < 8; i++) x[buffer][i] = v[(j + i) * 32];
 #pragma unroll
-      for (int a = 0; a < kEach; a++) {
-        if (DISTS % 4 && warp + a * 4 >= DISTS) continue;
-        const float* e = weights + (warp + a * 4) * C + base + j;
+      for (int a = 0; a < kEach; a++)
 #pragma unroll
-        for (int i = 0; i < 16; i += 4) {
-          const float4 four = load4(e + i);
-          acc[a] = __fmaf_rn(four.x, x[i], acc[a]);
-          acc[a] = __fmaf_rn(four.y, x[i + 1], acc[a]);
-          acc[a] = __fmaf_rn(four.z, x[i + 2], acc[a]);
-          acc[a] = __fmaf_rn(four.w, x[i + 3], acc[a]);
+        for (int i = 0; i < 2; i++)
+          if (DISTS % 4 == 0 || warp + a * 4 < DISTS)
+            w[buffer][a][i] = load4(weights + (warp + a * 4) * C + base + j + i * 4);
+    };
+    auto chain = [&](int buffer) {
+#pragma unroll
+      for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int a = 0; a < kEach; a++) {
+          acc[a] = __fmaf_rn(w[buffer][a][i].x, x[buffer][i * 4], acc[a]);
+          acc[a] = __fmaf_rn(w[buffer][a][i].y, x[buffer][i * 4 + 1], acc[a]);
+          acc[a] = __fmaf_rn(w[buffer][a][i].z, x[buffer][i * 4 + 2], acc[a]);
+          acc[a] = __fmaf_rn(w[buffer][a][i].w, x[buffer][i * 4 + 3], acc[a]);
         }
-      }
+    };
+    if (common) load(0, 0);
+#pragma unroll 1
+    for (int j = 0; j < common; j += 16) {
+      load(1, j + 8);
+      chain(0);
+      load(0, min(j + 16, kTile - 8));
+      chain(1);
     }
     for (int j = common; j < min(kTile, end - base); j++)
 #pragma unroll
       for (int a = 0; a < kEach; a++)
-        if (base + j < lengths[a]) acc[a] = __fmaf_rn(weights[(warp + a * 4) * C + base + j], v[j * 32], acc[a]);
+        if (base + j < lengths[a])
+          acc[a] = __fmaf_rn(weights[(warp + a * 4) * C + base + j], v[j * 32], acc[a]);
   }
 #pragma unroll
   for (int a = 0; a < kEach; a++) {
     const int dist = warp + a * 4;
     if (dist >= count) continue;
     const int row = item.first_row + dist / G, head = kv_head * G + dist % G;
-    out[(static_cast<long long>(row) * Hq + head) * D + blockIdx.y * 32 + lane] = __fmul_rn(acc[a], inverse[a]);
+    out[(static_cast<long long>(row) * Hq + head) * D + blockIdx.y * 32 + lane] =
+        __fmul_rn(acc[a], inverse[a]);
   }
 }

@@ -4,8 +4,8 @@
 // items [grid], at most two rows each and histories up to CAPACITY (64 or 128). Block: 128 threads,
 // two warps a row.
 //   scores   thread = one row, one key in 64: its K in registers, tree32 inside the thread, G heads at once
-//   weights  a warp takes every second head of its row, lane = key; the trees by shuffles, as in the reference
-//   values   thread = one row and dimension d (and d + 64): a chain for each head
+//   weights  a warp takes every second head of its row, lane = key; the trees by shuffles, as in the
+//   reference values   thread = one row and dimension d (and d + 64): a chain for each head
 // Contract sections: 1 to 5. Verdict: see attention_fast.md.
 #include "attention_fast.cuh"
 

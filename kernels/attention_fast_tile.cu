@@ -2,9 +2,9 @@
 //
 // q, out [T][Hq][D]; kpool, vpool [pages][layers][16][Hkv*D]; tables int32 [requests][stride];
 // items [grid]. Grid: one block an item, longest history first. Block: TILE/4 warps, 8 for TILE 32 and
-// 4 for TILE 16. All scores of the item stay in shared memory, [C][TILE], C a multiple of 64; with GLOBAL they
-// go to `scratch` [grid][C][TILE] in global memory instead, so that any history fits and two blocks share a
-// multiprocessor, and only two tiles of weights are in shared memory.
+// 4 for TILE 16. All scores of the item stay in shared memory, [C][TILE], C a multiple of 64; with GLOBAL
+// they go to `scratch` [grid][C][TILE] in global memory instead, so that any history fits and two blocks
+// share a multiprocessor, and only two tiles of weights are in shared memory.
 //   scores   a warp takes 16 (TILE 16: 32) keys, a thread 4 distributions x 4 keys; the whole tree32 runs
 //            inside the thread, so q and K values are reused from registers and nothing is shuffled
 //   weights  half of the warps: exp and sum256, thread = one distribution and one key in four
@@ -39,10 +39,10 @@ constexpr int kQuads = TILE / 4, kKeyGroups = 32 / kQuads, kChunk = 4 * kKeyGrou
 constexpr int kStep = kWarps * kChunk;  // keys that the warps score at a time: 128
 constexpr int kPages = kChunk / kPage;
 constexpr int kValueWarps = kWarps / 2, kWeightThreads = kThreads / 2;
-constexpr int kWide = D / 64;            // float4 of V that a thread chains per distribution
-constexpr int kQueryStride = TILE + 4;   // floats a dimension of q
-constexpr int kKeyFloats = kChunk * D;   // one chunk of K
-constexpr int kStage = 64 * D;           // one tile of V
+constexpr int kWide = D / 64;           // float4 of V that a thread chains per distribution
+constexpr int kQueryStride = TILE + 4;  // floats a dimension of q
+constexpr int kKeyFloats = kChunk * D;  // one chunk of K
+constexpr int kStage = 64 * D;          // one tile of V
 constexpr int kStaging = kWarps * kKeyFloats * (1 + DOUBLE);
 static_assert(kStaging >= 2 * kStage && D * kQueryStride >= 32 * TILE, "buffers that share memory");
 
@@ -72,7 +72,8 @@ __device__ __forceinline__ void score_tile(const float* q, const float* chunk, i
     float partial[kBits + 1][4][4];
     const float* base[8];
 #pragma unroll
-    for (int x = 0; x < 8; x++) base[x] = chunk + half * kChunk + ((group ^ x ^ (exchange(half) >> 2)) & (kKeyGroups - 1)) * 4;
+    for (int x = 0; x < 8; x++)
+      base[x] = chunk + half * kChunk + ((group ^ x ^ (exchange(half) >> 2)) & (kKeyGroups - 1)) * 4;
 #pragma unroll
     for (int n = 0; n < (1 << kBits); n++) {
       const int lane = reversed(n, kBits) << ROLLED;
@@ -129,11 +130,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
                         const Item* __restrict__ items, int layer, int layers, int Hq, int Hkv, float scale,
                         int C, float* scratch, float* __restrict__ out) {
   extern __shared__ float4 memory[];
-  float* queries = reinterpret_cast<float*>(memory);   // [D][kQueryStride], then partial sums [8][4][TILE]
-  float* staging = queries + D * kQueryStride;         // K chunks, then V tiles [2][64][D]
-  float* maxima = staging + kStaging;                  // [kWarps][TILE], then 1/Z [TILE]
+  float* queries = reinterpret_cast<float*>(memory);  // [D][kQueryStride], then partial sums [8][4][TILE]
+  float* staging = queries + D * kQueryStride;        // K chunks, then V tiles [2][64][D]
+  float* maxima = staging + kStaging;                 // [kWarps][TILE], then 1/Z [TILE]
   int* slots = reinterpret_cast<int*>(maxima + kWarps * TILE);  // first slot row of each page
-  float* weights = reinterpret_cast<float*>(slots + ((C / kPage + 31) & ~31));  // [C][TILE], GLOBAL [2][64][TILE]
+  float* weights =
+      reinterpret_cast<float*>(slots + ((C / kPage + 31) & ~31));  // [C][TILE], GLOBAL [2][64][TILE]
   float* scores = GLOBAL ? scratch + static_cast<long long>(blockIdx.x) * C * TILE : weights;
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
 
@@ -163,12 +165,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
   if (key < end) {
     int slot[kPages];
 #pragma unroll
-    for (int i = 0; i < kPages; i++) slot[i] = (table[min((key >> 4) + i, pages - 1)] * layers + layer) * kPage;
+    for (int i = 0; i < kPages; i++)
+      slot[i] = (table[min((key >> 4) + i, pages - 1)] * layers + layer) * kPage;
     stage_keys(slot, 0);
   }
   copies_commit();
 
-  for (int i = t; i < C / kPage; i += kThreads) slots[i] = (table[min(i, pages - 1)] * layers + layer) * kPage;
+  for (int i = t; i < C / kPage; i += kThreads)
+    slots[i] = (table[min(i, pages - 1)] * layers + layer) * kPage;
   constexpr int kQueryLoads = kQuads * (D / 8) / kWarps;  // of a lane: dimension mod 8, distribution mod 4
   float held[kQueryLoads];
 #pragma unroll
@@ -244,7 +248,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
       if (TILE == 16) most[a] = fmaxf(most[a], __shfl_xor_sync(kAllLanes, most[a], 16));
     }
     if (group == 0)
-      *reinterpret_cast<float4*>(maxima + warp * TILE + quad * 4) = make_float4(most[0], most[1], most[2], most[3]);
+      *reinterpret_cast<float4*>(maxima + warp * TILE + quad * 4) =
+          make_float4(most[0], most[1], most[2], most[3]);
   }
   __syncthreads();
 
@@ -254,73 +259,117 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
   const bool weighs = role >= kValueWarps;
   const int tiles = (end + 63) / 64;
 
-  // weights: thread = distribution and residue of the key modulo 4; sums[v][i] is a[32v + 4i + residue]
-  const int member = (role - kValueWarps) * 32 + lane;
-  const int dist = member & (TILE - 1), residue = member / TILE;
-  float sums[8][8];
-#pragma unroll
-  for (int v = 0; v < 8; v++)
-#pragma unroll
-    for (int i = 0; i < 8; i++) sums[v][i] = 0.0f;
-  float m = minus_infinity();
-  const int column = member % (D / 4), first_key = member / (D / 4);
-  constexpr int kKeyStep = kWeightThreads / (D / 4);
-  const int value_column = kv_head * D + column * 4 + first_key * kv_dim;
-  auto stage_values = [&](int tile) {
-    const SharedFloats to = ahead(shared_floats(staging), (tile & 1) * kStage + first_key * D + column * 4);
-    int slot[4];
-#pragma unroll
-    for (int p = 0; p < 4; p++) slot[p] = slots[tile * 4 + p];
-#pragma unroll
-    for (int p = 0; p < 4; p++) {
-      const float* from = vpool + static_cast<long long>(slot[p]) * kv_dim + value_column;
-#pragma unroll
-      for (int i = 0; i < kPage; i += kKeyStep) copy16_async(ahead(to, (p * kPage + i) * D), from + i * kv_dim);
-    }
-    copies_commit();
-  };
+  float* parts = queries;  // [8][4][TILE] partial sums of Z
+
   if (weighs) {
-    stage_values(0);
+    // thread = distribution and residue of the key modulo 4; sums[v][i] is a[32v + 4i + residue]
+    const int member = (role - kValueWarps) * 32 + lane;
+    const int dist = member & (TILE - 1), residue = member / TILE;
+    const int column = member % (D / 4), first_key = member / (D / 4);
+    constexpr int kKeyStep = kWeightThreads / (D / 4);
+    const int value_column = kv_head * D + column * 4 + first_key * kv_dim;
+    auto stage_values = [&](int tile) {
+      const SharedFloats to = ahead(shared_floats(staging), (tile & 1) * kStage + first_key * D + column * 4);
+      int slot[4];
 #pragma unroll
-    for (int w = 0; w < kWarps; w++) m = fmaxf(m, maxima[w * TILE + dist]);
-  }
-  const int ends = L0 + min(dist / G, rows - 1) - residue;
-  float* even = scores + score_at(residue, dist);
-  float* odd = scores + score_at(residue + 4, dist) - 4 * TILE;
-  float* weight = weights + residue * TILE + dist;
-  // e_j = exp(s_j - m) of a tile, and its part of sum256
-  auto weigh = [&](int tile) {
-    float e[2][8];
-    const int from = tile * 64 * TILE, to = GLOBAL ? (tile & 1) * 64 * TILE : from;
+      for (int p = 0; p < 4; p++) slot[p] = slots[tile * 4 + p];
 #pragma unroll
-    for (int h = 0; h < 2; h++)
+      for (int p = 0; p < 4; p++) {
+        const float* from = vpool + static_cast<long long>(slot[p]) * kv_dim + value_column;
 #pragma unroll
-      for (int i = 0; i < 8; i++) e[h][i] = (i & 1 ? odd : even)[from + (h * 32 + i * 4) * TILE];
+        for (int i = 0; i < kPage; i += kKeyStep)
+          copy16_async(ahead(to, (p * kPage + i) * D), from + i * kv_dim);
+      }
+      copies_commit();
+    };
+    const int ends = L0 + min(dist / G, rows - 1) - residue;
+    float* even = scores + score_at(residue, dist);
+    float* odd = scores + score_at(residue + 4, dist) - 4 * TILE;
+    float* weight = weights + residue * TILE + dist;
+    float sums[8][8], e[2][8];
 #pragma unroll
-    for (int h = 0; h < 2; h++)
+    for (int v = 0; v < 8; v++)
 #pragma unroll
-      for (int i = 0; i < 8; i++) e[h][i] = exp_selected(__fsub_rn(e[h][i], m));
-    if (tile * 64 + 64 > L0) {
+      for (int i = 0; i < 8; i++) sums[v][i] = 0.0f;
+    auto load = [&](int tile) {
 #pragma unroll
       for (int h = 0; h < 2; h++)
 #pragma unroll
-        for (int i = 0; i < 8; i++) e[h][i] = tile * 64 + h * 32 + i * 4 < ends ? e[h][i] : 0.0f;
-    }
+        for (int i = 0; i < 8; i++) e[h][i] = (i & 1 ? odd : even)[(tile * 64 + h * 32 + i * 4) * TILE];
+    };
+    stage_values(0);
+    if (GLOBAL) load(0);
+    float m = minus_infinity();
 #pragma unroll
-    for (int h = 0; h < 2; h++)
+    for (int w = 0; w < kWarps; w++) m = fmaxf(m, maxima[w * TILE + dist]);
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; tile++) {
+      if (!GLOBAL) load(tile);
 #pragma unroll
-      for (int i = 0; i < 8; i++) (GLOBAL ? weight : i & 1 ? odd : even)[to + (h * 32 + i * 4) * TILE] = e[h][i];
-    switch (tile & 3) {
-      case 0: add_at<0>(sums, e); break;
-      case 1: add_at<2>(sums, e); break;
-      case 2: add_at<4>(sums, e); break;
-      default: add_at<6>(sums, e);
+      for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) e[h][i] = exp_selected(__fsub_rn(e[h][i], m));
+      if (tile * 64 + 64 > L0) {
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+          for (int i = 0; i < 8; i++) e[h][i] = tile * 64 + h * 32 + i * 4 < ends ? e[h][i] : 0.0f;
+      }
+      const int to = (GLOBAL ? tile & 1 : tile) * 64 * TILE;
+#pragma unroll
+      for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+          (GLOBAL ? weight : i & 1 ? odd : even)[to + (h * 32 + i * 4) * TILE] = e[h][i];
+      switch (tile & 3) {
+        case 0:
+          add_at<0>(sums, e);
+          break;
+        case 1:
+          add_at<2>(sums, e);
+          break;
+        case 2:
+          add_at<4>(sums, e);
+          break;
+        default:
+          add_at<6>(sums, e);
+      }
+      if (GLOBAL && tile + 1 < tiles) load(tile + 1);  // long before its use: it comes from memory
+      copies_wait<0>();
+      meet<kThreads>();  // weights and values of this tile are there; the tile before is chained
+      if (tile + 1 < tiles) stage_values(tile + 1);
     }
-  };
+    // Z: tree32 over 32v … 32v + 31, whose strides 16, 8, 4 lie in one thread and 2, 1 across residues
+#pragma unroll
+    for (int v = 0; v < 8; v++) {
+      float* a = sums[v];
+#pragma unroll
+      for (int o = 4; o; o >>= 1)
+#pragma unroll
+        for (int i = 0; i < o; i++) a[i] = __fadd_rn(a[i], a[i + o]);
+      parts[(v * 4 + residue) * TILE + dist] = a[0];
+    }
+    meet<kThreads>();
+    if (member < TILE) {
+      float w[8];
+#pragma unroll
+      for (int v = 0; v < 8; v++) {
+        const float* a = parts + v * 4 * TILE + member;
+        w[v] = __fadd_rn(__fadd_rn(a[0], a[2 * TILE]), __fadd_rn(a[TILE], a[3 * TILE]));
+      }
+      maxima[member] = __fdiv_rn(1.0f, tree8(w));
+    }
+    meet<kThreads>();
+    return;
+  }
 
-  // values: out_d of 4 distributions; the accumulators share registers with the sums of the other role
+  // values: out_d of 4 distributions
   const int quad = role * 2 + (lane & 1), d = (lane >> 1) * 4;
-  float(&acc)[8][8] = sums;
+  float acc[4][4 * kWide];
+#pragma unroll
+  for (int a = 0; a < 4; a++)
+#pragma unroll
+    for (int c = 0; c < 4 * kWide; c++) acc[a][c] = 0.0f;
   int lengths[4], longest = 0;
 #pragma unroll
   for (int a = 0; a < 4; a++) {
@@ -354,47 +403,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
       for (int j = 0; j < 16; j++) chain(p + score_at(j, quad * 4), v + (j0 + j) * D, true, 0);
     }
 #pragma unroll 1
-    for (int j = common; j < stop; j++)
-      chain(e + score_at(j, quad * 4), v + j * D, G % 4 == 0, base + j);
+    for (int j = common; j < stop; j++) chain(e + score_at(j, quad * 4), v + j * D, G % 4 == 0, base + j);
   };
 
 #pragma unroll 1
   for (int tile = 0; tile < tiles; tile++) {
-    if (weighs) {
-      weigh(tile);
-      copies_wait<0>();
-    }
-    __syncthreads();  // weights and values of this tile are there; the tile before is chained
-    if (!weighs)
-      value_tile(tile);
-    else if (tile + 1 < tiles)
-      stage_values(tile + 1);
+    meet<kThreads>();
+    value_tile(tile);
   }
-
-  // Z: tree32 over 32v … 32v + 31, whose strides 16, 8, 4 lie in one thread and 2, 1 across residues
-  float* parts = queries;  // [8][4][TILE]
-  if (weighs)
-#pragma unroll
-    for (int v = 0; v < 8; v++) {
-      float* a = sums[v];
-#pragma unroll
-      for (int o = 4; o; o >>= 1)
-#pragma unroll
-        for (int i = 0; i < o; i++) a[i] = __fadd_rn(a[i], a[i + o]);
-      parts[(v * 4 + residue) * TILE + dist] = a[0];
-    }
-  __syncthreads();
-  if (t < TILE) {
-    float w[8];
-#pragma unroll
-    for (int v = 0; v < 8; v++) {
-      const float* a = parts + v * 4 * TILE + t;
-      w[v] = __fadd_rn(__fadd_rn(a[0], a[2 * TILE]), __fadd_rn(a[TILE], a[3 * TILE]));
-    }
-    maxima[t] = __fdiv_rn(1.0f, tree8(w));
-  }
-  __syncthreads();
-  if (weighs) return;
+  meet<kThreads>();
+  meet<kThreads>();  // 1/Z is there
 #pragma unroll
   for (int a = 0; a < 4; a++) {
     const int row = (quad * 4 + a) / G, head = kv_head * G + (quad * 4 + a) % G;
@@ -404,8 +422,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
 #pragma unroll
     for (int w = 0; w < kWide; w++) {
       const float* o = acc[a] + w * 4;
-      *reinterpret_cast<float4*>(to + w * 64) = make_float4(__fmul_rn(o[0], inverse), __fmul_rn(o[1], inverse),
-                                                            __fmul_rn(o[2], inverse), __fmul_rn(o[3], inverse));
+      *reinterpret_cast<float4*>(to + w * 64) =
+          make_float4(__fmul_rn(o[0], inverse), __fmul_rn(o[1], inverse), __fmul_rn(o[2], inverse),
+                      __fmul_rn(o[3], inverse));
     }
   }
 }

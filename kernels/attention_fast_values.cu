@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(128)
                           const float* __restrict__ weights, const float* __restrict__ inverses,
                           float* __restrict__ out) {
   extern __shared__ float4 memory[];
-  float* stages = reinterpret_cast<float*>(memory);                     // [kStages][kFloats]
+  float* stages = reinterpret_cast<float*>(memory);                 // [kStages][kFloats]
   int* slots = reinterpret_cast<int*>(stages + kStages * kFloats);  // [C/16] first slot row of each page
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
   const Item item = items[blockIdx.x];

@@ -22,6 +22,10 @@ template <int kPending>
 static inline void copies_wait() {}
 template <int kBranch>
 static inline void stand_apart() {}
+template <int kThreads>
+static inline void meet() {
+  simt_bar_sync(1, kThreads);
+}
 
 #else
 
@@ -48,6 +52,11 @@ __device__ __forceinline__ void copies_wait() {
 template <int kBranch>
 __device__ __forceinline__ void stand_apart() {
   asm volatile("// branch %0\n" ::"n"(kBranch));
+}
+// __syncthreads of all kThreads threads of the block, where the roles of a kernel stand at different lines.
+template <int kThreads>
+__device__ __forceinline__ void meet() {
+  __syncthreads();
 }
 
 #endif

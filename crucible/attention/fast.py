@@ -14,16 +14,20 @@ GROUPS = range(1, 9)
 HEAD_DIMS = (64, 128)
 ROWS_LIMIT = 128  # longest history of fast-rows
 SCRATCH_BYTES = 256 << 20  # fast-split works through its items in parts whose scores fit this
-MULTIPROCESSORS = 132  # where the device does not say
+# Where the device does not say: multiprocessors, and shared bytes of one.
+MULTIPROCESSORS, SHARED_OF_ONE = 132, 228 << 10
+RESERVED = 1024  # shared bytes that a block takes beyond its own
 
 
-def multiprocessors(device) -> int:
-    """Multiprocessors of a cuda device; a fixed number elsewhere, so that simt runs the same items."""
+@functools.cache
+def multiprocessors(device) -> tuple[int, int]:
+    """Multiprocessors of a cuda device and the shared bytes of each; fixed numbers on simt."""
     if device.name != "cuda":
-        return MULTIPROCESSORS
+        return MULTIPROCESSORS, SHARED_OF_ONE
     import cupy
 
-    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+    at = cupy.cuda.Device().attributes
+    return int(at["MultiProcessorCount"]), int(at["MaxSharedMemoryPerMultiprocessor"])
 
 
 def covers(G: int, D: int) -> bool:
@@ -62,7 +66,7 @@ def tile_floats(tile: int, double: int, outside: int, D: int, C: int) -> int:
 
 
 def attention_fast_tile(
-    device, p: Problem, *, name: str, tile: int, double: int = 0, outside: int = 0, rolled: int = 1, waves=False
+    device, p: Problem, *, name: str, tile: int, double: int = 0, outside: int = 0, rolled: int = 1
 ) -> None:
     """kernels/attention_fast_tile.cu: `tile` (row, head) distributions a block.
 
@@ -72,8 +76,10 @@ def attention_fast_tile(
     made = _plan(device, p)
     C = -(-made.end // 64) * 64
     shared = _fits(name, device, made.end, tile_floats(tile, double, outside, p.D, C))
-    items = made.items(tile // defines["GROUP"], multiprocessors(device) if waves else 0)
     blocks = {32: 2, 16: 4}[tile] if p.D == 64 else {32: 1, 16: 2}[tile]
+    slots, shared_of_one = multiprocessors(device)
+    resident = max(1, min(blocks, shared_of_one // (shared + RESERVED)))
+    items = made.items(tile // defines["GROUP"], slots, resident)
     kernel = device.kernel(
         "attention_fast_tile",
         **{"TILE": tile, "DOUBLE": double, "GLOBAL": outside, "ROLLED": rolled, "MIN_BLOCKS": blocks, **defines},

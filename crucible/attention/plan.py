@@ -30,15 +30,14 @@ def tiles(desc: np.ndarray, rows: int, Hkv: int) -> np.ndarray:
     return np.ascontiguousarray(items, np.int32)
 
 
-def in_waves(items: np.ndarray, slots: int) -> np.ndarray:
-    """Items dealt to `slots` multiprocessors, every second round in reverse, so that each gets a like sum.
+def in_waves(items: np.ndarray, slots: int, resident: int) -> np.ndarray:
+    """Items (longest first) in the order that balances `slots` multiprocessors of `resident` blocks each.
 
-    Items come longest first; a stack of blocks that the hardware deals in order then balances itself
-    without a sort on the device.
+    The first slots * resident blocks are placed in waves over the multiprocessors, so every second wave is
+    reversed: a long item shares with a short one. The rest follow longest first, as places come free.
     """
-    n = len(items)
-    order = np.arange(n)
-    for first in range(slots, n, 2 * slots):
+    order = np.arange(len(items))
+    for first in range(slots, min(slots * resident, len(items)), 2 * slots):
         order[first : first + slots] = order[first : first + slots][::-1]
     return np.ascontiguousarray(items[order])
 
@@ -75,12 +74,12 @@ class Plan:
         """Number of items of up to `rows` rows."""
         return int((-(-self.desc[:, 1] // rows)).sum()) * self.Hkv
 
-    def items(self, rows: int, slots: int = 0):
-        """Device array of `tiles(...)`, dealt in waves where `slots` is given."""
-        key = ("items", rows, slots)
+    def items(self, rows: int, slots: int = 1, resident: int = 1):
+        """Device array of `tiles(...)` in the order of `in_waves`."""
+        key = ("items", rows, slots, resident)
         if key not in self._made:
-            host = tiles(self.desc, rows, self.Hkv)
-            self._made[key] = self.device.upload(in_waves(host, slots) if slots else host)
+            host = in_waves(tiles(self.desc, rows, self.Hkv), slots, resident)
+            self._made[key] = self.device.upload(host)
         return self._made[key]
 
     def scratch(self, name: str, floats: int):
