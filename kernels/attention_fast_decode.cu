@@ -5,7 +5,8 @@
 // [grid.x][DISTS][C], C a multiple of 128; out [T][Hq][D]. Grid: (items, D/32): the blocks of an item share
 // its dimensions, 32 each, and repeat its softmax, which is little work beside another launch. Block: four
 // warps.
-//   softmax  a warp takes every fourth distribution, lane and register = key modulo 256, as sum256 has it
+//   softmax  a warp takes every fourth distribution; a lane has keys 128i + 4 lane + c, c < 4, so that the
+//            strides 16, 8, 4 of tree32 lie across lanes, 2 and 1 in c, and the last tree across the rest
 //   values   lane = dimension, a warp chains the same distributions over ascending keys; V comes in tiles of
 //            128 keys by asynchronous copies, which start before the softmax
 // Contract sections: 1 to 5. Verdict: see attention_fast.md.
@@ -18,6 +19,7 @@
 namespace {
 
 constexpr int kTile = 128, kStages = 3;
+constexpr int kHeld = 8;                // float4 of scores that a lane holds
 constexpr int kEach = (DISTS + 3) / 4;  // chains of a thread: distributions warp, warp + 4, …
 
 }  // namespace
@@ -35,6 +37,16 @@ extern "C" __global__ void __launch_bounds__(128)
   const int kv_head = item.kv_head(), end = item.end(), kv_dim = Hkv * D, count = item.rows() * G;
   const int tiles = (end + kTile - 1) / kTile, column = kv_head * D + blockIdx.y * 32 + (t & 7) * 4;
   const int* table = tables + static_cast<long long>(item.table_index) * stride;
+  // The first 1,024 scores of the warp's first distribution are asked for before anything waits.
+  float4 held[kHeld];
+  auto load_scores = [&](int dist, int base, int L) {
+    const float* s = scores + (static_cast<long long>(blockIdx.x) * DISTS + dist) * C + base + lane * 4;
+#pragma unroll
+    for (int i = 0; i < kHeld; i++)
+      if (base + i * 128 < L) held[i] = load4(s + i * 128);
+  };
+  if (warp < count) load_scores(warp, 0, item.length + warp / G);
+
   for (int i = t; i < C / kPage; i += 128)
     slots[i] = i * kPage < end ? (table[i] * layers + layer) * kPage : 0;
   __syncthreads();
@@ -64,42 +76,54 @@ extern "C" __global__ void __launch_bounds__(128)
     if (dist >= count) continue;
     const int L = lengths[a] = item.length + dist / G;
     shortest = min(shortest, L);
-    const float* s = scores + (static_cast<long long>(blockIdx.x) * DISTS + dist) * C;
-    float* e = weights + dist * C;
+    float* e = weights + dist * C + lane * 4;
     float m = minus_infinity();
-#pragma unroll 4
-    for (int j = lane * 4; j < L; j += 128) {
-      const float4 four = load4(s + j);  // beyond L: another row's scores, or none; not part of the maximum
-      *reinterpret_cast<float4*>(e + j) = four;
-      m = fmaxf(m, four.x);
-      if (j + 1 < L) m = fmaxf(m, four.y);
-      if (j + 2 < L) m = fmaxf(m, four.z);
-      if (j + 3 < L) m = fmaxf(m, four.w);
-    }
+    for (int base = 0; base < L; base += kHeld * 128) {
+      if (a || base) load_scores(dist, base, L);
 #pragma unroll
-    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(kAllLanes, m, o));
-    __syncwarp();
-    float sums[8];
-#pragma unroll
-    for (int v = 0; v < 8; v++) sums[v] = 0.0f;
-    for (int base = 0; base < L; base += 256) {
-      float x[8];
-#pragma unroll
-      for (int v = 0; v < 8; v++) x[v] = base + v * 32 < L ? e[base + v * 32 + lane] : 0.0f;
-#pragma unroll
-      for (int v = 0; v < 8; v++) x[v] = exp_selected(__fsub_rn(x[v], m));
-#pragma unroll
-      for (int v = 0; v < 8; v++) {
-        x[v] = base + v * 32 + lane < L ? x[v] : 0.0f;  // + 0 changes no sum of numbers >= +0
-        if (base + v * 32 < L) e[base + v * 32 + lane] = x[v];
-        sums[v] = __fadd_rn(sums[v], x[v]);
+      for (int i = 0; i < kHeld; i++) {
+        const int left = L - base - i * 128 - lane * 4;  // beyond L: another row's scores, or none
+        if (left > 0) m = fmaxf(m, held[i].x);
+        if (left > 1) m = fmaxf(m, held[i].y);
+        if (left > 2) m = fmaxf(m, held[i].z);
+        if (left > 3) m = fmaxf(m, held[i].w);
       }
     }
 #pragma unroll
-    for (int o = 16; o; o >>= 1)
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(kAllLanes, m, o));
+    float sums[2][4];
 #pragma unroll
-      for (int v = 0; v < 8; v++) sums[v] = __fadd_rn(sums[v], __shfl_down_sync(kAllLanes, sums[v], o));
-    inverse[a] = __shfl_sync(kAllLanes, __fdiv_rn(1.0f, tree8(sums)), 0);
+    for (int c = 0; c < 4; c++) sums[0][c] = sums[1][c] = 0.0f;
+    for (int base = 0; base < L; base += kHeld * 128) {
+      if (L > kHeld * 128) load_scores(dist, base, L);
+#pragma unroll
+      for (int i = 0; i < kHeld; i++) {
+        if (base + i * 128 >= L) continue;
+        const int left = L - base - i * 128 - lane * 4;
+        float x[4] = {held[i].x, held[i].y, held[i].z, held[i].w};
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+          x[c] = exp_selected(__fsub_rn(x[c], m));
+          x[c] = c < left ? x[c] : 0.0f;  // + 0 changes no sum of numbers >= +0
+          sums[i & 1][c] = __fadd_rn(sums[i & 1][c], x[c]);
+        }
+        *reinterpret_cast<float4*>(e + base + i * 128) = make_float4(x[0], x[1], x[2], x[3]);
+      }
+    }
+#pragma unroll
+    for (int o = 4; o; o >>= 1)  // strides 16, 8, 4 of a virtual warp, which is eight lanes
+#pragma unroll
+      for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+          sums[i][c] = __fadd_rn(sums[i][c], __shfl_xor_sync(kAllLanes, sums[i][c], o));
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+      sums[i][0] = __fadd_rn(__fadd_rn(sums[i][0], sums[i][2]), __fadd_rn(sums[i][1], sums[i][3]));
+    float z = __fadd_rn(sums[0][0], sums[1][0]);  // virtual warps v and v + 4, then + 2, + 1
+    z = __fadd_rn(z, __shfl_xor_sync(kAllLanes, z, 16));
+    z = __fadd_rn(z, __shfl_xor_sync(kAllLanes, z, 8));
+    inverse[a] = __fdiv_rn(1.0f, z);
     __syncwarp();
   }
 

@@ -152,12 +152,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
 #pragma unroll
     for (int p = 0; p < kPages; p++) {
       const float* from = kpool + static_cast<long long>(slot[p]) * kv_dim + kv_head * D + lane;
-#pragma unroll 4
-      for (int y = 0; y < kPage; y++) {
-        const SharedFloats key_lane = ahead(to, (p * kPage + y) ^ exchange(lane));
+#pragma unroll 1
+      for (int y = 0; y < kPage; y += 4) {
 #pragma unroll
-        for (int x = 0; x < D; x += 32) copy4_async(ahead(key_lane, x * kChunk), from + x);
-        from += kv_dim;
+        for (int z = 0; z < 4; z++) {
+          const SharedFloats key_lane = exchanged(to, exchange(lane) ^ (p * kPage + y), z);
+#pragma unroll
+          for (int x = 0; x < D; x += 32)
+            copy4_async(ahead(key_lane, x * kChunk), from + static_cast<long long>(z) * kv_dim + x);
+        }
+        from += 4 * kv_dim;
       }
     }
   };
@@ -171,6 +175,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
   }
   copies_commit();
 
+#pragma unroll 1
   for (int i = t; i < C / kPage; i += kThreads)
     slots[i] = (table[min(i, pages - 1)] * layers + layer) * kPage;
   constexpr int kQueryLoads = kQuads * (D / 8) / kWarps;  // of a lane: dimension mod 8, distribution mod 4
@@ -292,10 +297,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
 #pragma unroll
       for (int i = 0; i < 8; i++) sums[v][i] = 0.0f;
     auto load = [&](int tile) {
+      const float *from_even = even + tile * 64 * TILE, *from_odd = odd + tile * 64 * TILE;
 #pragma unroll
       for (int h = 0; h < 2; h++)
 #pragma unroll
-        for (int i = 0; i < 8; i++) e[h][i] = (i & 1 ? odd : even)[(tile * 64 + h * 32 + i * 4) * TILE];
+        for (int i = 0; i < 8; i++) e[h][i] = (i & 1 ? from_odd : from_even)[(h * 32 + i * 4) * TILE];
     };
     stage_values(0);
     if (GLOBAL) load(0);
@@ -315,12 +321,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
 #pragma unroll
           for (int i = 0; i < 8; i++) e[h][i] = tile * 64 + h * 32 + i * 4 < ends ? e[h][i] : 0.0f;
       }
-      const int to = (GLOBAL ? tile & 1 : tile) * 64 * TILE;
+      float* to_even = (GLOBAL ? weight : even) + (GLOBAL ? tile & 1 : tile) * 64 * TILE;
+      float* to_odd = (GLOBAL ? weight : odd) + (GLOBAL ? tile & 1 : tile) * 64 * TILE;
 #pragma unroll
       for (int h = 0; h < 2; h++)
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-          (GLOBAL ? weight : i & 1 ? odd : even)[to + (h * 32 + i * 4) * TILE] = e[h][i];
+        for (int i = 0; i < 8; i++) (i & 1 ? to_odd : to_even)[(h * 32 + i * 4) * TILE] = e[h][i];
       switch (tile & 3) {
         case 0:
           add_at<0>(sums, e);

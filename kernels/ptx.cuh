@@ -13,6 +13,7 @@
 using SharedFloats = float*;
 static inline SharedFloats shared_floats(float* p) { return p; }
 static inline SharedFloats ahead(SharedFloats p, int floats) { return p + floats; }
+static inline SharedFloats exchanged(SharedFloats p, int place, int with) { return p + (place ^ with); }
 static inline void copy16_async(SharedFloats to, const float* from) {
   *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
 }
@@ -34,6 +35,11 @@ __device__ __forceinline__ SharedFloats shared_floats(float* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 __device__ __forceinline__ SharedFloats ahead(SharedFloats p, int floats) { return p + 4 * floats; }
+// p[place ^ with], in one instruction where p + place is at hand; p is aligned to a power of two of floats
+// that exceeds both.
+__device__ __forceinline__ SharedFloats exchanged(SharedFloats p, int place, int with) {
+  return ahead(p, place) ^ (4 * with);
+}
 // 16 bytes, both addresses 16-byte aligned; past L1.
 __device__ __forceinline__ void copy16_async(SharedFloats to, const float* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(from));
