@@ -4,6 +4,7 @@ import functools
 import json
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,14 +23,15 @@ log = logging.getLogger(__name__)
 class Point:
     """One measured batch: what it looks like to a kernel, and variants by microseconds, fastest first.
 
-    G heads a KV head, D head_dim, work: rows times query heads, end: longest history, chunk: rows of the
-    longest segment.
+    G heads a KV head, D head_dim, work: rows times query heads, end: longest history, mean: mean history
+    of a row, chunk: rows of the longest segment.
     """
 
     G: int
     D: int
     work: int
     end: int
+    mean: int
     chunk: int
     us: dict[str, float]
 
@@ -44,7 +46,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Choice:
-    """The variant that `auto` runs and one sentence that says why; `fallback` where none of the fast ones could."""
+    """What `auto` runs and one sentence that says why; `fallback` where none of the fast variants could."""
 
     variant: str
     reason: str
@@ -77,16 +79,18 @@ def save(table: Table, path: Path = TABLE) -> Path:
     return Path(path)
 
 
-def _features(G: int, D: int, work: int, end: int, chunk: int) -> tuple[float, ...]:
-    # Work decides how full the device is, the end how long one item takes, a chunk of few rows wastes tiles.
-    return (math.log2(work), 2 * math.log2(end), math.log2(min(chunk, 64)), math.log2(G), 4 * math.log2(D))
+def _features(G: int, D: int, work: int, end: int, mean: int, chunk: int) -> tuple[float, ...]:
+    # Work decides how full the device is, the histories how long items take and whether they fit, and a
+    # chunk of few rows wastes tiles.
+    few = math.log2(min(chunk, 64))
+    return math.log2(work), 2 * math.log2(end), math.log2(mean), few, math.log2(G), 4 * math.log2(D)
 
 
-def ranking(G: int, D: int, work: int, end: int, chunk: int, table: Table | None = None) -> list[str]:
-    """Variants, best first, at the measured point nearest in the logarithms of the features."""
+def ranking(here: Sequence[int], table: Table | None = None) -> list[str]:
+    """Variants, best first, at the measured point nearest to (G, D, work, end, mean, chunk) in logarithms."""
     table = table or load()
-    here = _features(G, D, work, end, chunk)
-    near = min(table.points, key=lambda p: math.dist(here, _features(p.G, p.D, p.work, p.end, p.chunk)))
+    at = _features(*here)
+    near = min(table.points, key=lambda p: math.dist(at, _features(p.G, p.D, p.work, p.end, p.mean, p.chunk)))
     return sorted(near.us, key=near.us.get)
 
 
@@ -97,7 +101,7 @@ def choose(device, made: Plan, Hq: int, D: int, table: Table | None = None) -> C
     G = Hq // made.Hkv
     if not fast.covers(G, D):
         return Choice("reference", f"no fast kernel for {G} heads a KV head of dimension {D}", True)
-    names = ranking(G, D, made.rows * Hq, made.end, made.longest_chunk, table)
+    names = ranking((G, D, made.rows * Hq, made.end, made.mean, made.longest_chunk), table)
     for name in [*names, "fast-t32s", "fast-t16s", "fast-split"]:
         if fast.fits(name, device, made.end, made.longest_chunk, G, D):
             return Choice(name, f"fastest measured near {made.rows} rows with histories up to {made.end}")

@@ -65,6 +65,17 @@ def tile_floats(tile: int, double: int, outside: int, D: int, C: int) -> int:
     return D * (tile + 4) + staging + tile // 4 * tile + pages + (128 if outside else C) * tile
 
 
+def tile_blocks(tile: int, D: int) -> int:
+    """Blocks of attention_fast_tile.cu that the registers of a multiprocessor are divided among."""
+    return {32: 2, 16: 4}[tile] // (D // 64)
+
+
+def tile_defines(tile: int, double: int, outside: int, rolled: int, D: int) -> dict[str, int]:
+    """Macros of attention_fast_tile.cu beside the geometry."""
+    blocks = tile_blocks(tile, D)
+    return {"TILE": tile, "DOUBLE": double, "GLOBAL": outside, "ROLLED": rolled, "MIN_BLOCKS": blocks}
+
+
 def attention_fast_tile(
     device, p: Problem, *, name: str, tile: int, double: int = 0, outside: int = 0, rolled: int = 1
 ) -> None:
@@ -76,14 +87,11 @@ def attention_fast_tile(
     made = _plan(device, p)
     C = -(-made.end // 64) * 64
     shared = _fits(name, device, made.end, tile_floats(tile, double, outside, p.D, C))
-    blocks = {32: 2, 16: 4}[tile] if p.D == 64 else {32: 1, 16: 2}[tile]
     slots, shared_of_one = multiprocessors(device)
-    resident = max(1, min(blocks, shared_of_one // (shared + RESERVED)))
+    resident = max(1, min(tile_blocks(tile, p.D), shared_of_one // (shared + RESERVED)))
     items = made.items(tile // defines["GROUP"], slots, resident)
-    kernel = device.kernel(
-        "attention_fast_tile",
-        **{"TILE": tile, "DOUBLE": double, "GLOBAL": outside, "ROLLED": rolled, "MIN_BLOCKS": blocks, **defines},
-    )
+    defines |= tile_defines(tile, double, outside, rolled, p.D)
+    kernel = device.kernel("attention_fast_tile", **defines)
     n = items.shape[0]
     part = min(n, max(1, SCRATCH_BYTES // (4 * C * tile))) if outside else n
     scratch = made.scratch("scores", part * C * tile) if outside else None
@@ -112,7 +120,8 @@ def attention_fast_rows(device, p: Problem) -> None:
     made = _plan(device, p)
     if made.end > ROWS_LIMIT:
         raise UnsupportedError(
-            f"a history of {made.end} positions exceeds the {ROWS_LIMIT} of attention variant fast-rows; use auto"
+            f"a history of {made.end} positions exceeds the {ROWS_LIMIT} of attention variant fast-rows; "
+            "use --attention auto"
         )
     capacity = 64 if made.end <= 64 else 128
     items = made.items(2)
@@ -130,7 +139,10 @@ def attention_fast_rows(device, p: Problem) -> None:
 
 
 def split_rows(G: int, longest_chunk: int, most_dists: int = 32) -> int:
-    """Rows of an item of fast-split: 1, 2, 4 or as many as make `most_dists` distributions (fast-decode: 16)."""
+    """Rows of an item of fast-split: 1, 2, 4 or as many as make `most_dists` distributions.
+
+    fast-decode stops at 16 distributions, whose chains its threads hold in registers.
+    """
     most = most_dists // G
     return next((r for r in (1, 2, 4) if longest_chunk <= r <= most), most)
 
@@ -243,3 +255,25 @@ FAST: dict[str, Variant] = {
         _everywhere(functools.partial(attention_fast_split, name="fast-split", fused=False)),
     ),
 }
+
+
+def sources(G: int, D: int) -> list[tuple[str, dict[str, int]]]:
+    """(stem, defines) of every kernel that the fast tier may run at a geometry, to compile ahead."""
+    geometry = {"GROUP": G, "HEAD_DIM": D}
+    found = [
+        (
+            "attention_fast_tile",
+            geometry
+            | tile_defines(o["tile"], o.get("double", 0), o.get("outside", 0), o.get("rolled", 1), D),
+        )
+        for o in TILES.values()
+    ]
+    found += [("attention_fast_rows", geometry | {"CAPACITY": capacity}) for capacity in (64, ROWS_LIMIT)]
+    steps = ("scores", "decode", "weights", "values")
+    rows = {1, 2, 4, 16 // G, 32 // G}
+    return found + [
+        (f"attention_fast_{step}", geometry | {"DISTS": r * G})
+        for r in sorted(rows)
+        for step in steps
+        if r * G <= 32
+    ]

@@ -70,9 +70,11 @@ class Plan:
         """Rows of all segments together."""
         return int(self.desc[:, 1].sum())
 
-    def count(self, rows: int) -> int:
-        """Number of items of up to `rows` rows."""
-        return int((-(-self.desc[:, 1] // rows)).sum()) * self.Hkv
+    @property
+    def mean(self) -> int:
+        """Mean history length of a row, rounded to the nearest integer."""
+        _, length, start, _ = self.desc.astype(np.int64).T
+        return round(int((length * start + length * (length + 1) // 2).sum()) / self.rows)
 
     def items(self, rows: int, slots: int = 1, resident: int = 1):
         """Device array of `tiles(...)` in the order of `in_waves`."""

@@ -76,10 +76,10 @@ def attention(
     q f32 [T][Hq*D] or [T][Hq][D]; kpool, vpool f32 [pages][layers][16][Hkv*D]; tables int32
     [requests][stride]; desc int32 [S][4] = packed_start, chunk_len, absolute_start, table_index, all in
     the device's memory; D a multiple of 32, Hq a multiple of Hkv. `capacity` is at least the largest
-    absolute_start + chunk_len; without it desc is read back, which waits for the device. `plan` (plan.plan) holds the
-    work items of the fast variants, which make one at every call without it. Rows of q
-    that no segment covers are left as they are in `out`. Raises InputError, NoKernelError where the
-    device lacks the variant, UnsupportedError when the history does not fit it.
+    absolute_start + chunk_len; without it desc is read back, which waits for the device. `plan` (plan.plan)
+    holds the work items of the fast variants, which make one at every call without it. Rows of q that no
+    segment covers are left as they are in `out`. Raises InputError, NoKernelError where the device lacks
+    the variant, UnsupportedError when the history does not fit it.
     """
     known = variants()
     if variant not in known:

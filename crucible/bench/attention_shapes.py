@@ -1,9 +1,11 @@
 """The shapes of the attention benchmark and their inputs: paged K/V of a three-layer pool, pages shuffled."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from crucible.errors import InputError
 from crucible.kv.slices import Packed, Slice, pack
 from crucible.numerics import inputs
 from crucible.numerics.contract import PAGE_SIZE
@@ -37,6 +39,16 @@ DECODE: dict[str, Segments] = {
     "decode-16x1000": _same(16, 999, 1),
     "decode-64x1000": _same(64, 999, 1),
 }
+
+ALL = {**SHAPES, **DECODE}
+
+
+def chosen(names: Sequence[str]) -> dict[str, Segments]:
+    """The named shapes of ALL, or the 25 where no name is given. InputError for an unknown one."""
+    for name in names:
+        if name not in ALL:
+            raise InputError(f"no attention shape {name!r}; choose from {', '.join(ALL)}")
+    return {name: ALL[name] for name in names} if names else SHAPES
 
 
 @dataclass(frozen=True)
