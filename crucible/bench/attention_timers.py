@@ -46,7 +46,7 @@ def resources(launches) -> dict[str, str]:
     columns = {"registers": [], "static B": [], "dynamic B": [], "local B": [], "blocks/SM": []}
     for kernel, block, shared in launches:
         r = kernel.resources
-        blocks = driver.occupancyMaxActiveBlocksPerMultiprocessor(kernel._function.ptr, block, shared)
+        blocks = driver.occupancyMaxActiveBlocksPerMultiprocessor(kernel._function.kernel.ptr, block, shared)
         for name, value in zip(
             columns, (r.registers, r.static_shared, shared, r.local_bytes, blocks), strict=True
         ):

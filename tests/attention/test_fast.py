@@ -69,7 +69,8 @@ def test_large_batches_match_on_the_gpu(G, D):
     prepared, _ = made(device, ((0, 300), (512, 129), (941, 64), (1023, 1), (255, 33)), G, D, Hkv=3)
     expected = prepared.run("reference")
     for name in (*LARGE, "auto"):
-        assert_same_bits(expected, prepared.run(name), f"{name} G={G} D={D}")
+        if fast.fits(name, device, 1024, 300, G, D):
+            assert_same_bits(expected, prepared.run(name), f"{name} G={G} D={D}")
 
 
 @pytest.mark.gpu
