@@ -113,7 +113,7 @@ def attention_auto(device, p) -> None:
     from crucible.attention.run import variants
 
     made = p.plan if p.plan is not None else plan(device, p.desc, p.Hkv)
-    choice = choose(device, made, p.Hq, p.D)
+    choice = made.once(("choice", p.Hq, p.D), lambda: choose(device, made, p.Hq, p.D))
     if choice.fallback:
         log.warning("attention auto runs the reference: %s", choice.reason)
     variants()[choice.variant].launchers[device.name](device, p.planned(made))

@@ -1,5 +1,6 @@
 """Work items of a packed batch for the fast attention kernels: made once a batch, used by every layer."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -76,13 +77,19 @@ class Plan:
         _, length, start, _ = self.desc.astype(np.int64).T
         return round(int((length * start + length * (length + 1) // 2).sum()) / self.rows)
 
+    def once(self, key, make: Callable):
+        """`make()`, remembered under `key` for the life of the plan."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
     def items(self, rows: int, slots: int = 1, resident: int = 1):
         """Device array of `tiles(...)` in the order of `in_waves`."""
-        key = ("items", rows, slots, resident)
-        if key not in self._made:
-            host = in_waves(tiles(self.desc, rows, self.Hkv), slots, resident)
-            self._made[key] = self.device.upload(host)
-        return self._made[key]
+
+        def make():
+            return self.device.upload(in_waves(tiles(self.desc, rows, self.Hkv), slots, resident))
+
+        return self.once(("items", rows, slots, resident), make)
 
     def scratch(self, name: str, floats: int):
         """Uninitialised f32 device memory of at least `floats`, the same at every call."""
