@@ -1,7 +1,7 @@
 """What an attention variant is, what one launch is given, and what a caller learns about it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,8 @@ class Problem:
     q, out f32 [T][Hq*D] or [T][Hq][D]; kpool, vpool f32 [pages][layers][16][Hkv*D]; tables int32
     [requests][stride]; desc int32 [S][4]. capacity is at least every row's history length and longest
     at least every segment's rows, None where the caller left them open. k, v f32 [T][Hkv*D] are the
-    packed rows' own K (rotated) and V, or None; only the hybrid variants read them.
+    packed rows' own K (rotated) and V, or None; only the hybrid variants read them. plan holds the
+    fast variants' work items (plan.Plan of the same descriptors), or None.
     """
 
     q: object
@@ -36,6 +37,16 @@ class Problem:
     longest: int | None = None
     k: object = None
     v: object = None
+    plan: object = None
+
+    def planned(self, plan) -> "Problem":
+        """This problem with its work items (plan.Plan), and the extents that they have."""
+        return replace(
+            self,
+            plan=plan,
+            capacity=plan.end if self.capacity is None else self.capacity,
+            longest=plan.longest_chunk if self.longest is None else self.longest,
+        )
 
     @property
     def layers(self) -> int:

@@ -1,88 +1,103 @@
-"""What `auto` means: a small table of exact variants by device and shape, kept as data with its provenance.
-
-A rule applies when every extent in its `when` lies in the given closed range (null is open):
-rows (T), segments (S), longest (rows of the longest segment), history (capacity), G, Hkv, D. The
-first rule that applies gives the variants to try in order; the first that covers the problem runs.
-"""
+"""`auto`: which exact variant runs a packed batch, chosen from measurements kept as data (dispatch.json)."""
 
 import functools
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from crucible.attention import exact, fast
 from crucible.attention.base import Problem
-from crucible.attention.variants import VARIANTS
 from crucible.errors import InputError
 
 TABLE = Path(__file__).with_name("dispatch.json")
-FORMAT = 1
-EXTENTS = ("rows", "segments", "longest", "history", "G", "Hkv", "D")
+FORMAT = "crucible-attention-dispatch"
+# The slowest variant of a measured point is never wanted; this many of the fastest are kept, so that one
+# that does not fit a smaller device has a next best.
+KEPT = 4
+# What any history fits comes after what the table names; the reference is the last resort.
+LAST = ("fast-t32s", "fast-t16s", "fast-split", f"exact-{exact.STANDARD}", "reference")
 
 
 @dataclass(frozen=True)
-class Rule:
-    """Ranges of extents, and the exact variants to try there."""
+class Point:
+    """One measured batch: what it looks like to a kernel, and variants by microseconds, fastest first.
 
-    variants: tuple[str, ...]
-    when: dict[str, tuple[int | None, int | None]]
+    G heads a KV head, D head_dim, work: rows times query heads, end: longest history, mean: mean history
+    of a row, chunk: rows of the longest segment.
+    """
 
-    def applies(self, extents: dict[str, int]) -> bool:
-        return all(
-            (low is None or extents[name] >= low) and (high is None or extents[name] <= high)
-            for name, (low, high) in self.when.items()
-        )
+    G: int
+    D: int
+    work: int
+    end: int
+    mean: int
+    chunk: int
+    us: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rules per device name, and where they come from."""
+    """Measured points and where they come from (device, time, commit, kernel digest)."""
 
     provenance: dict[str, str]
-    rules: dict[str, tuple[Rule, ...]]
-
-
-def parse(text: str, where: str = TABLE.name) -> Table:
-    """A table from its JSON; InputError for anything that is not an exact variant or not an extent."""
-    body = json.loads(text)
-    if body.get("format") != FORMAT:
-        raise InputError(f"{where} has format {body.get('format')!r}; this Crucible reads {FORMAT}")
-    rules = {}
-    for device, entries in body["rules"].items():
-        rules[device] = tuple(_rule(entry, device, where) for entry in entries)
-        if not rules[device] or rules[device][-1].when:
-            raise InputError(f"{where}: the last rule of {device} must apply to everything")
-    return Table(body["provenance"], rules)
-
-
-def _rule(entry: dict, device: str, where: str) -> Rule:
-    for name in entry["variants"]:
-        if name not in VARIANTS or not VARIANTS[name].exact or device not in VARIANTS[name].launchers:
-            raise InputError(f"{where}: {name!r} is not an exact variant of {device}")
-    for extent in entry.get("when", {}):
-        if extent not in EXTENTS:
-            raise InputError(f"{where}: unknown extent {extent!r}; known: {', '.join(EXTENTS)}")
-    return Rule(tuple(entry["variants"]), {k: tuple(v) for k, v in entry.get("when", {}).items()})
+    points: tuple[Point, ...]
 
 
 @functools.cache
-def table() -> Table:
-    """The committed table."""
-    return parse(TABLE.read_text())
+def load(path: Path = TABLE) -> Table:
+    """The dispatch table at `path`. InputError when the file is not one."""
+    try:
+        body = json.loads(Path(path).read_text(encoding="utf-8"))
+        if body["format"] != FORMAT:
+            raise ValueError(f"format {body['format']!r}")
+        return Table(dict(body["provenance"]), tuple(Point(**p) for p in body["points"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} is not a dispatch table ({error}); run `crucible bench attention --device cuda --tune`"
+        ) from None
 
 
-def candidates(device_name: str, p: Problem, rules: Table | None = None) -> Iterator[str]:
-    """The variants to try for a problem, best first; `longest` counts as T where it is not known."""
-    extents = {
-        "rows": p.T,
-        "segments": p.S,
-        "longest": p.T - p.S + 1 if p.longest is None else p.longest,
-        "history": p.tables.shape[1] * p.kpool.shape[2] if p.capacity is None else p.capacity,
-        "G": p.G,
-        "Hkv": p.Hkv,
-        "D": p.D,
-    }
-    for rule in (rules or table()).rules[device_name]:
-        if rule.applies(extents):
-            yield from rule.variants
-            return
+def save(table: Table, path: Path = TABLE) -> Path:
+    """Write a table: a line a point, fastest variants only."""
+    lines = []
+    for point in table.points:
+        us = dict(sorted(point.us.items(), key=lambda item: item[1])[:KEPT])
+        lines.append(json.dumps({**asdict(point), "us": {k: round(v, 2) for k, v in us.items()}}))
+    head = json.dumps({"format": FORMAT, "provenance": table.provenance}, indent=1)[:-2]
+    Path(path).write_text(head + ',\n "points": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n", encoding="utf-8")
+    load.cache_clear()
+    return Path(path)
+
+
+def _features(G: int, D: int, work: int, end: int, mean: int, chunk: int) -> tuple[float, ...]:
+    # Work decides how full the device is, the histories how long items take and whether they fit, and a
+    # chunk of few rows wastes tiles.
+    few = math.log2(min(chunk, 64))
+    return math.log2(work), 2 * math.log2(end), math.log2(mean), few, math.log2(G), 4 * math.log2(D)
+
+
+def ranking(here: Sequence[int], table: Table | None = None) -> list[str]:
+    """Variants, best first, at the measured point nearest to (G, D, work, end, mean, chunk) in logarithms."""
+    table = table or load()
+    at = _features(*here)
+    near = min(table.points, key=lambda p: math.dist(at, _features(p.G, p.D, p.work, p.end, p.mean, p.chunk)))
+    return sorted(near.us, key=near.us.get)
+
+
+def candidates(device_name: str, p: Problem, table: Table | None = None) -> Iterator[str]:
+    """Exact variants to try for a problem, best first; reads extents only, so no value can move the choice.
+
+    Beside the cpu device, whose one kernel serves every shape, the problem carries its plan.
+    """
+    if device_name == "cpu":
+        yield "exact"
+        return
+    if fast.covers(p.G, p.D):
+        made = p.plan
+        here = (p.G, p.D, made.rows * p.Hq, made.end, made.mean, made.longest_chunk)
+        named = made.once(("ranking", p.Hq, p.D), lambda: ranking(here, table))
+        yield from dict.fromkeys((*named, *LAST))
+    else:
+        yield from (name for name in LAST if name not in fast.VARIANTS)

@@ -1,12 +1,12 @@
 """Attention by variant name on every device (contract sections 4 and 5)."""
 
-import dataclasses
 import functools
 import logging
 from dataclasses import dataclass
 
-from crucible.attention import dispatch
+from crucible.attention import dispatch, fast
 from crucible.attention.base import Launch, Problem, Variant, check, largest_end
+from crucible.attention.plan import Plan, plan_of
 from crucible.attention.reference import STATIC_SHARED
 from crucible.attention.variants import AUTO, VARIANTS, default, find, stand_in
 from crucible.errors import NoKernelError, UnsupportedError
@@ -56,6 +56,7 @@ def run(
     longest: int | None = None,
     k=None,
     v=None,
+    plan: Plan | None = None,
 ) -> Result:
     """Causal attention of packed rows over their own requests' paged history.
 
@@ -63,8 +64,9 @@ def run(
     [requests][stride]; desc int32 [S][4] = packed_start, chunk_len, absolute_start, table_index, all in
     the device's memory; D a multiple of 32, Hq a multiple of Hkv. `capacity` is at least the largest
     absolute_start + chunk_len and `longest` the largest chunk_len; without them desc is read back, which
-    waits for the device. k, v f32 [T][Hkv*D], the packed rows' own K and V, are needed by hybrid
-    variants alone. Rows of q that no segment covers are left as they are in `out`.
+    waits for the device. `plan` (plan.plan_of) holds the work items of auto and the fast variants, made at
+    every call that lacks it: give one to every layer of a batch, and to what a graph captures. k, v f32
+    [T][Hkv*D], the packed rows' own K and V, are needed by hybrid variants alone. Rows of q that no segment covers are left as they are in `out`.
 
     A `variant` that is named is demanded: what it does not cover raises UnsupportedError, a device
     without it NoKernelError. None means CRUCIBLE_PREFILL_ATTN or auto, which fall back to the reference
@@ -75,10 +77,9 @@ def run(
     problem = check(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out, capacity, longest, k, v)
     if not problem.T or not problem.S:
         return Result(problem.out, Launch(asked, asked, "nothing to launch"))
-    if problem.capacity is None and device.name != "cpu":
-        host = device.download(desc)
-        extents = {"capacity": int((host[:, 1] + host[:, 2]).max()), "longest": int(host[:, 1].max())}
-        problem = dataclasses.replace(problem, **extents)
+    needs_plan = problem.capacity is None or asked == AUTO or asked in fast.VARIANTS
+    if device.name != "cpu" and (plan is not None or needs_plan):
+        problem = problem.planned(plan or plan_of(device, desc, Hkv))
     launch = choose(device, problem, asked, demanded)
     VARIANTS[launch.variant].launchers[device.name](device, problem)
     return Result(problem.out, launch)

@@ -3,7 +3,7 @@
 import difflib
 import os
 
-from crucible.attention import diagnostics, exact, native, online, reference
+from crucible.attention import diagnostics, exact, fast, native, online, reference
 from crucible.attention.base import Variant
 from crucible.errors import InputError
 
@@ -15,6 +15,7 @@ VARIANTS: dict[str, Variant] = {
     **reference.VARIANTS,
     **native.VARIANTS,
     **exact.VARIANTS,
+    **fast.VARIANTS,
     **online.VARIANTS,
     **diagnostics.VARIANTS,
 }
@@ -57,8 +58,8 @@ def stand_in(device_name: str, name: str) -> tuple[str, str]:
     if device_name != "cpu":
         tile = {"exact": f"exact-{exact.STANDARD}"}.get(name) or name.replace("online-k", "online-q2-k")
         return tile, ""
-    if name in exact.VARIANTS:
-        return "exact", "on cpu one native kernel gives the bits of every exact tile"
+    if name in exact.VARIANTS or name in fast.VARIANTS:
+        return "exact", "on cpu one native kernel gives the bits of every exact variant"
     if name in online.VARIANTS:
         keys = name.split("-k")[1].split("-")[0]
         return f"online-k{keys}", "on cpu one native kernel gives the bits of every tile of these keys"

@@ -30,6 +30,8 @@ PeersPython = Annotated[
 
 def register(root: typer.Typer) -> None:
     """Add the command group to `root`."""
+    from crucible.cli import bench_attention  # noqa: F401 - adds its command to `app`
+
     root.add_typer(app, name="bench")
 
 

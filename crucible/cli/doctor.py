@@ -135,8 +135,8 @@ def _attention() -> dict[str, Any]:
         here = [v for v in VARIANTS.values() if name in v.launchers]
         kept = sum(v.exact for v in here)
         found[name] = f"{kept} exact variants, {len(here) - kept} diagnostics"
-    made = dispatch.table().provenance
-    found["auto"] = f"chosen by a table measured on {made['measured_on']}, {made['taken_at']}"
+    made = dispatch.load().provenance
+    found["auto"] = f"chosen by a table measured on {made['device']}, {made['taken_at']}"
     dims = " and ".join(map(str, exact.HEAD_DIMS))
     found["falls back"] = (
         f"exact tiles to the reference at other head_dims than {dims}, past {exact.MAX_WARPS} "

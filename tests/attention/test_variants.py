@@ -1,12 +1,9 @@
 """Names of attention variants, what a device makes of them, and what happens where one does not fit."""
 
-import dataclasses
-import json
-
 import numpy as np
 import pytest
 
-from crucible.attention import dispatch, exact, online, variants
+from crucible.attention import exact, online, variants
 from crucible.attention.base import Launch
 from crucible.attention.run import VARIANTS, run
 from crucible.device import get
@@ -101,53 +98,6 @@ def test_a_preferred_variant_falls_back_to_the_reference_in_sight(monkeypatch, c
 def test_auto_says_why_it_passed_over_its_first_choice():
     done = launch("simt", "auto", Geometry(4, 1, 96)).launch
     assert done.variant == "reference" and "exact-q4-k64: head_dim 96" in done.reason
-
-
-def test_the_table_can_name_exact_variants_only_and_must_end_open():
-    assert dispatch.table().provenance["method"]
-    body = json.loads(dispatch.TABLE.read_text())
-    for change, says in (
-        ([{"variants": ["online-q2-k32"]}], "'online-q2-k32' is not an exact variant of simt"),
-        ([{"variants": ["exact"]}], "'exact' is not an exact variant of simt"),
-        ([{"when": {"rows": [1, 2]}, "variants": ["reference"]}], "last rule of simt"),
-        ([{"when": {"size": [1, 2]}, "variants": ["reference"]}], "unknown extent 'size'"),
-    ):
-        with pytest.raises(InputError, match=says):
-            dispatch.parse(json.dumps({**body, "rules": {**body["rules"], "simt": change}}))
-    with pytest.raises(InputError, match="has format 2"):
-        dispatch.parse(json.dumps({**body, "format": 2}))
-
-
-def test_whatever_the_table_says_no_bit_moves(monkeypatch):
-    device = get("simt")
-    case = tensor_inputs.make(Plan("dispatch", (Slice(0, 20, 5), Slice(1, 0, 1)), 7, Geometry(4, 2, 64)))
-    positional, keyword = case.on(device)
-    expected, seen = run(device, *positional, **keyword).out, set()
-    for name in ("reference", "exact-q4-k64", "exact-q1-k16-hybrid-cache"):
-        rule = dispatch.Rule((name,), {})
-        table = dataclasses.replace(dispatch.table(), rules={"simt": (rule,)})
-        monkeypatch.setattr(dispatch, "table", lambda table=table: table)
-        result = run(device, *positional, **keyword, variant="auto")
-        seen.add(result.launch.variant)
-        assert_same_bits(expected, result.out)
-    assert len(seen) == 3
-
-
-def test_the_first_rule_whose_ranges_hold_decides():
-    device = get("cpu")
-    positional, keyword = tensor_inputs.make(Plan("rules", SLICES, 1, Geometry(4, 1, 64))).on(device)
-    from crucible.attention.base import check
-
-    problem = check(device, *positional, None, keyword["capacity"], None, None, None)
-    rules = (
-        dispatch.Rule(("a",), {"rows": (4, None)}),
-        dispatch.Rule(("b",), {"history": (None, 5), "longest": (2, 2)}),
-        dispatch.Rule(("c",), {}),
-    )
-    made = dispatch.Table({}, {"cpu": rules})
-    assert list(dispatch.candidates("cpu", problem, made)) == ["b"]
-    assert list(dispatch.candidates("cpu", dataclasses.replace(problem, T=9), made)) == ["a"]
-    assert list(dispatch.candidates("cpu", dataclasses.replace(problem, capacity=6), made)) == ["c"]
 
 
 def test_the_default_leaves_rows_without_a_segment_alone():

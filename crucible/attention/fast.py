@@ -1,0 +1,291 @@
+"""The fast exact tier: launchers of kernels/attention_fast_*.cu and their registry (attention_fast.md)."""
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+
+from crucible.attention.base import Problem, Variant
+from crucible.attention.plan import Plan, plan_of
+from crucible.errors import UnsupportedError
+from crucible.numerics.contract import PAGE_SIZE
+
+GROUPS = range(1, 9)
+HEAD_DIMS = (64, 128)
+ROWS_LIMIT = 128  # longest history of fast-rows
+SCRATCH_BYTES = 256 << 20  # fast-split works through its items in parts whose scores fit this
+# Where the device does not say: multiprocessors, and shared bytes of one.
+MULTIPROCESSORS, SHARED_OF_ONE = 132, 228 << 10
+RESERVED = 1024  # shared bytes that a block takes beyond its own
+
+
+@functools.cache
+def multiprocessors(device) -> tuple[int, int]:
+    """Multiprocessors of a cuda device and the shared bytes of each; fixed numbers on simt."""
+    if device.name != "cuda":
+        return MULTIPROCESSORS, SHARED_OF_ONE
+    import cupy
+
+    at = cupy.cuda.Device().attributes
+    return int(at["MultiProcessorCount"]), int(at["MaxSharedMemoryPerMultiprocessor"])
+
+
+def covers(G: int, D: int) -> bool:
+    """Whether the fast kernels exist for G query heads a KV head of dimension D."""
+    return G in GROUPS and D in HEAD_DIMS
+
+
+def _plan(device, p: Problem) -> Plan:
+    return p.plan if p.plan is not None else plan_of(device, p.desc, p.Hkv)
+
+
+def _geometry(name: str, p: Problem) -> dict[str, int]:
+    G = p.Hq // p.Hkv
+    if not covers(G, p.D):
+        raise UnsupportedError(
+            f"attention variant {name} has no kernel for {G} query heads a KV head of dimension {p.D}; "
+            "it covers 1 to 8 heads and dimensions 64 and 128, so use --attention reference"
+        )
+    return {"GROUP": G, "HEAD_DIM": p.D}
+
+
+def _fits(name: str, device, capacity: int, floats: int) -> int:
+    if 4 * floats > device.shared_limit:
+        raise UnsupportedError(
+            f"a history of {capacity} positions does not fit the shared memory that attention variant "
+            f"{name} needs ({4 * floats} bytes, {device.shared_limit} on {device.name}); use fast-split"
+        )
+    return 4 * floats
+
+
+def tile_floats(tile: int, double: int, outside: int, D: int, C: int) -> int:
+    """Shared memory of attention_fast_tile.cu in floats."""
+    staging = tile // 4 * (4 * 32 // (tile // 4)) * D * (1 + double)
+    pages = -(-(C // PAGE_SIZE) // 32) * 32
+    return D * (tile + 4) + staging + tile // 4 * tile + pages + (128 if outside else C) * tile
+
+
+def tile_blocks(tile: int, D: int) -> int:
+    """Blocks of attention_fast_tile.cu that the registers of a multiprocessor are divided among."""
+    return {32: 2, 16: 4}[tile] // (D // 64)
+
+
+def tile_defines(tile: int, double: int, outside: int, rolled: int, D: int) -> dict[str, int]:
+    """Macros of attention_fast_tile.cu beside the geometry."""
+    blocks = tile_blocks(tile, D)
+    return {"TILE": tile, "DOUBLE": double, "GLOBAL": outside, "ROLLED": rolled, "MIN_BLOCKS": blocks}
+
+
+def attention_fast_tile(
+    device, p: Problem, *, name: str, tile: int, double: int = 0, outside: int = 0, rolled: int = 1
+) -> None:
+    """kernels/attention_fast_tile.cu: `tile` (row, head) distributions a block.
+
+    All their scores lie in shared memory or, with `outside`, in the plan's scratch memory.
+    """
+    defines = _geometry(name, p)
+    made = _plan(device, p)
+    C = -(-made.end // 64) * 64
+    shared = _fits(name, device, made.end, tile_floats(tile, double, outside, p.D, C))
+    slots, shared_of_one = multiprocessors(device)
+    resident = max(1, min(tile_blocks(tile, p.D), shared_of_one // (shared + RESERVED)))
+    items = made.items(tile // defines["GROUP"], slots, resident)
+    defines |= tile_defines(tile, double, outside, rolled, p.D)
+    kernel = device.kernel("attention_fast_tile", **defines)
+    n = items.shape[0]
+    part = min(n, max(1, SCRATCH_BYTES // (4 * C * tile))) if outside else n
+    scratch = made.scratch("scores", part * C * tile) if outside else None
+    i32 = np.int32
+    for first in range(0, n, part):
+        some = items[first : first + part]
+        kernel.launch(
+            grid=some.shape[0],
+            block=8 * tile,
+            args=(
+                *(p.q, p.kpool, p.vpool, p.tables, i32(p.tables.shape[1]), some, i32(p.layer)),
+                *(i32(p.layers), i32(p.Hq), i32(p.Hkv), p.scale, i32(C), scratch, p.out),
+            ),
+            shared=shared,
+        )
+
+
+def rows_floats(capacity: int, G: int, D: int) -> int:
+    """Shared memory of attention_fast_rows.cu in floats."""
+    return 2 * G * D + 16 + 2 * G * capacity + capacity * (2 * D + 4)
+
+
+def attention_fast_rows(device, p: Problem) -> None:
+    """kernels/attention_fast_rows.cu: two rows a block, a thread a key, K and V in shared memory."""
+    defines = _geometry("fast-rows", p)
+    made = _plan(device, p)
+    if made.end > ROWS_LIMIT:
+        raise UnsupportedError(
+            f"a history of {made.end} positions exceeds the {ROWS_LIMIT} of attention variant fast-rows; "
+            "use --attention auto"
+        )
+    capacity = 64 if made.end <= 64 else 128
+    items = made.items(2)
+    kernel = device.kernel("attention_fast_rows", CAPACITY=capacity, **defines)
+    i32 = np.int32
+    kernel.launch(
+        grid=items.shape[0],
+        block=128,
+        args=(
+            *(p.q, p.kpool, p.vpool, p.tables, i32(p.tables.shape[1]), items, i32(p.layer), i32(p.layers)),
+            *(i32(p.Hq), i32(p.Hkv), p.scale, p.out),
+        ),
+        shared=_fits("fast-rows", device, made.end, rows_floats(capacity, defines["GROUP"], p.D)),
+    )
+
+
+def split_rows(G: int, longest_chunk: int, most_dists: int = 32) -> int:
+    """Rows of an item of fast-split: 1, 2, 4 or as many as make `most_dists` distributions.
+
+    fast-decode stops at 16 distributions, whose chains its threads hold in registers.
+    """
+    most = most_dists // G
+    return next((r for r in (1, 2, 4) if longest_chunk <= r <= most), most)
+
+
+def decode_floats(dists: int, C: int) -> int:
+    """Shared memory of attention_fast_decode.cu in floats."""
+    return 3 * 128 * 32 + dists * C + C // PAGE_SIZE
+
+
+def attention_fast_split(device, p: Problem, *, name: str, fused: bool) -> None:
+    """Scores in scratch memory by kernels/attention_fast_scores.cu, then softmax and value chains.
+
+    Those are one kernel where `fused` (attention_fast_decode.cu, all weights in shared memory), else two
+    (attention_fast_weights.cu and attention_fast_values.cu, any history).
+    """
+    defines = _geometry(name, p)
+    made = _plan(device, p)
+    G = defines["GROUP"]
+    rows = split_rows(G, made.longest_chunk, 16 if fused else 32)
+    dists = rows * G
+    C = -(-made.end // 128) * 128
+    fused_bytes = _fits(name, device, made.end, decode_floats(dists, C)) if fused else 0
+    items = made.items(rows)
+    part = min(items.shape[0], max(1, SCRATCH_BYTES // (4 * dists * C)))
+    scores = made.scratch("scores", part * dists * C)
+    defines["DISTS"] = dists
+    score, *rest = (
+        device.kernel(f"attention_fast_{step}", **defines)
+        for step in ("scores", *(("decode",) if fused else ("weights", "values")))
+    )
+    i32 = np.int32
+    paged = p.tables, i32(p.tables.shape[1])
+    shape = i32(p.layer), i32(p.layers), i32(p.Hq), i32(p.Hkv)
+    for first in range(0, items.shape[0], part):
+        some = items[first : first + part]
+        n = some.shape[0]
+        score.launch(
+            grid=(n, C // 128),
+            block=128,
+            args=(p.q, p.kpool, *paged, some, *shape, p.scale, i32(C), scores),
+            shared=4 * (-(-dists // 4) * 4 * p.D + 128 * (p.D + 4)),
+        )
+        if fused:
+            rest[0].launch(
+                grid=(n, p.D // 32),
+                block=128,
+                args=(p.vpool, *paged, some, *shape, i32(C), scores, p.out),
+                shared=fused_bytes,
+            )
+            continue
+        inverses = made.scratch("inverses", part * dists)
+        rest[0].launch(grid=(n, dists), block=256, args=(some, i32(C), scores, inverses))
+        rest[1].launch(
+            grid=(n, p.D // 32),
+            block=128,
+            args=(p.vpool, *paged, some, *shape, i32(C), scores, inverses, p.out),
+            shared=4 * (4 * 64 * (32 + dists) + C // PAGE_SIZE),
+        )
+
+
+# Options of attention_fast_tile by variant name; t is the number of distributions, d doubles the staging of
+# K, s keeps scores in scratch memory.
+TILES: dict[str, dict[str, int]] = {
+    "fast-t32": {"tile": 32},
+    "fast-t32d": {"tile": 32, "double": 1},
+    "fast-t32s": {"tile": 32, "double": 1, "outside": 1},
+    "fast-t16": {"tile": 16},
+    "fast-t16s": {"tile": 16, "double": 1, "outside": 1},
+}
+
+
+def fits(name: str, device, end: int, chunk: int, G: int, D: int) -> bool:
+    """Whether a variant runs histories up to `end`, at most `chunk` rows of a segment, on `device`."""
+    if name == "fast-rows":
+        return end <= ROWS_LIMIT and 4 * rows_floats(64 if end <= 64 else 128, G, D) <= device.shared_limit
+    if name in TILES:
+        options = {"double": 0, "outside": 0, **TILES[name]}
+        floats = tile_floats(options["tile"], options["double"], options["outside"], D, -(-end // 64) * 64)
+        return 4 * floats <= device.shared_limit
+    if name == "fast-decode":
+        floats = decode_floats(split_rows(G, chunk, 16) * G, -(-end // 128) * 128)
+        return 4 * floats <= device.shared_limit
+    return True
+
+
+def _covers(name: str) -> Callable[[object, Problem], str]:
+    def why_not(device, p: Problem) -> str:
+        if not covers(p.G, p.D):
+            return f"it has kernels for 1 to 8 heads a KV head of dimension 64 or 128, not {p.G} of {p.D}"
+        end, chunk = (p.plan.end, p.plan.longest_chunk) if p.plan else (p.capacity, p.longest)
+        if not fits(name, device, end, chunk, p.G, p.D):
+            return f"{end} positions of history do not fit its {device.shared_limit} bytes of shared memory"
+        return ""
+
+    return why_not
+
+
+def _variant(name: str, summary: str, launcher: Callable, ablation: bool = False) -> Variant:
+    launchers = {"simt": launcher, "cuda": launcher}
+    return Variant(summary, True, launchers, covers=_covers(name), ablation=ablation)
+
+
+def _tile(name: str, options: dict[str, int]) -> Variant:
+    summary = f"{options['tile']} (row, head) distributions a block"
+    summary += ", K double-buffered" if options.get("double") else ""
+    summary += ", scores in scratch memory: any history" if options.get("outside") else ""
+    launcher = functools.partial(attention_fast_tile, name=name, **options)
+    return _variant(name, summary, launcher, ablation=name not in ("fast-t32", "fast-t32s"))
+
+
+VARIANTS: dict[str, Variant] = {
+    **{name: _tile(name, options) for name, options in TILES.items()},
+    "fast-rows": _variant("fast-rows", "two rows a block, histories to 128", attention_fast_rows),
+    "fast-decode": _variant(
+        "fast-decode",
+        "few rows over long histories: scores in parallel over keys, values over dimensions",
+        functools.partial(attention_fast_split, name="fast-decode", fused=True),
+    ),
+    "fast-split": _variant(
+        "fast-split",
+        "as fast-decode in three launches: histories of any length",
+        functools.partial(attention_fast_split, name="fast-split", fused=False),
+    ),
+}
+
+
+def sources(G: int, D: int) -> list[tuple[str, dict[str, int]]]:
+    """(stem, defines) of every kernel that the fast tier may run at a geometry, to compile ahead."""
+    geometry = {"GROUP": G, "HEAD_DIM": D}
+    found = [
+        (
+            "attention_fast_tile",
+            geometry
+            | tile_defines(o["tile"], o.get("double", 0), o.get("outside", 0), o.get("rolled", 1), D),
+        )
+        for o in TILES.values()
+    ]
+    found += [("attention_fast_rows", geometry | {"CAPACITY": capacity}) for capacity in (64, ROWS_LIMIT)]
+    steps = ("scores", "decode", "weights", "values")
+    rows = {1, 2, 4, 16 // G, 32 // G}
+    return found + [
+        (f"attention_fast_{step}", geometry | {"DISTS": r * G})
+        for r in sorted(rows)
+        for step in steps
+        if r * G <= 32
+    ]

@@ -1,0 +1,108 @@
+"""Work items of a packed batch for the fast attention kernels: made once a batch, used by every layer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from crucible.errors import InputError
+
+ITEM_ROWS = 255  # an item keeps its row count in 8 bits
+
+
+def tiles(desc: np.ndarray, rows: int, Hkv: int) -> np.ndarray:
+    """int32 [n][4] items of up to `rows` adjacent rows of one segment and one KV head, longest history first.
+
+    desc int32 [S][4] on the host. An item is first packed row, rows + 256 * KV head, history length of
+    its first row, table index (struct Item of attention_fast.cuh). InputError for a row count out of range.
+    """
+    if not 1 <= rows <= ITEM_ROWS:
+        raise InputError(f"a tile of {rows} rows does not fit an item; take 1 to {ITEM_ROWS}")
+    desc = np.asarray(desc, np.int64).reshape(-1, 4)
+    counts = -(-desc[:, 1] // rows)
+    segment = np.repeat(np.arange(len(desc)), counts)
+    begin = (np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)) * rows
+    start, length, absolute, table = desc[segment].T
+    taken = np.minimum(rows, length - begin)
+    order = np.argsort(-(absolute + begin + taken), kind="stable")
+    one = np.stack([start + begin, taken, absolute + begin + 1, table], axis=1)[order]
+    items = np.repeat(one, Hkv, axis=0)
+    items[:, 1] += 256 * np.tile(np.arange(Hkv), len(one))
+    return np.ascontiguousarray(items, np.int32)
+
+
+def in_waves(items: np.ndarray, slots: int, resident: int) -> np.ndarray:
+    """Items (longest first) in the order that balances `slots` multiprocessors of `resident` blocks each.
+
+    The first slots * resident blocks are placed in waves over the multiprocessors, so every second wave is
+    reversed: a long item shares with a short one. The rest follow longest first, as places come free.
+    """
+    order = np.arange(len(items))
+    for first in range(slots, min(slots * resident, len(items)), 2 * slots):
+        order[first : first + slots] = order[first : first + slots][::-1]
+    return np.ascontiguousarray(items[order])
+
+
+@dataclass(eq=False)
+class Plan:
+    """Items and scratch memory of one packed batch on one device; kept as long as launches use it.
+
+    `desc` int32 [S][4] is the host's copy. Device arrays are made at their first use: warm a plan up
+    (launch once) before a graph captures it.
+    """
+
+    device: object
+    desc: np.ndarray
+    Hkv: int
+    _made: dict = field(default_factory=dict, repr=False)
+
+    @property
+    def end(self) -> int:
+        """Largest absolute_start + chunk_len: the capacity that every row's history fits."""
+        return int((self.desc[:, 1] + self.desc[:, 2]).max())
+
+    @property
+    def longest_chunk(self) -> int:
+        """Rows of the largest segment."""
+        return int(self.desc[:, 1].max())
+
+    @property
+    def rows(self) -> int:
+        """Rows of all segments together."""
+        return int(self.desc[:, 1].sum())
+
+    @property
+    def mean(self) -> int:
+        """Mean history length of a row, rounded to the nearest integer."""
+        _, length, start, _ = self.desc.astype(np.int64).T
+        return round(int((length * start + length * (length + 1) // 2).sum()) / self.rows)
+
+    def once(self, key, make: Callable):
+        """`make()`, remembered under `key` for the life of the plan."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def items(self, rows: int, slots: int = 1, resident: int = 1):
+        """Device array of `tiles(...)` in the order of `in_waves`."""
+
+        def make():
+            return self.device.upload(in_waves(tiles(self.desc, rows, self.Hkv), slots, resident))
+
+        return self.once(("items", rows, slots, resident), make)
+
+    def scratch(self, name: str, floats: int):
+        """Uninitialised f32 device memory of at least `floats`, the same at every call."""
+        held = self._made.get(("scratch", name))
+        if held is None or held.size < floats:
+            held = self._made["scratch", name] = self.device.empty((floats,))
+        return held
+
+
+def plan_of(device, desc, Hkv: int) -> Plan:
+    """The plan of descriptors [S][4] on the host (NumPy) or on the device, from where they are read back."""
+    host = desc if isinstance(desc, np.ndarray) else device.download(desc)
+    host = np.array(host[host[:, 1] > 0], np.int32)
+    if not len(host):
+        raise InputError("a plan needs at least one segment with rows")
+    return Plan(device, host, int(Hkv))

@@ -1,0 +1,86 @@
+"""`crucible bench attention`: our variants beside torch's, on the GPU or on the processor."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crucible.cli.bench import Json, Threads, _finish, _say, _threads, app
+
+
+@app.command(epilog="Example:\n\n  crucible bench attention --device cuda --shape 4x256 --shape 2x512")
+def attention(
+    device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cpu",
+    shape: Annotated[list[str] | None, typer.Option(help="A shape; repeatable, default all 25.")] = None,
+    variant: Annotated[
+        list[str] | None, typer.Option(help="A variant of ours; repeatable, default reference, auto.")
+    ] = None,
+    heads: Annotated[str, typer.Option(help="Query heads/KV heads/head_dim.")] = "12/3/64",
+    flex: Annotated[list[str] | None, typer.Option(help="A shape for FlexAttention, which compiles.")] = None,
+    peers: Annotated[bool, typer.Option(help="Time torch's attentions too.")] = True,
+    tune: Annotated[bool, typer.Option(help="Measure every variant and rewrite auto's table.")] = False,
+    table: Annotated[Path | None, typer.Option(help="Where --tune writes; default: in the package.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Trials; one more is taken and thrown away.")] = 5,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """Attention over paged K/V: graph replay and eager launches, or calls on the processor."""
+    from crucible.bench import attention_cpu, attention_shapes
+    from crucible.errors import InputError
+
+    if device not in ("cuda", "cpu"):
+        raise InputError(f"attention is timed on cuda or cpu, not on {device!r}")
+    if tune:
+        _tune(device, table, rounds)
+        return
+    if device == "cpu":
+        count = _threads(threads)
+        shapes = attention_shapes.chosen(shape or attention_cpu.SHAPES)
+        outcomes = attention_cpu.run(shapes, rounds, count, _say)
+        _finish("attention-cpu", "milliseconds of attention calls", outcomes, count, json, {})
+        return
+    from crucible.bench import attention as bench
+
+    outcomes = bench.run(
+        attention_shapes.chosen(shape or ()),
+        tuple(variant or bench.VARIANTS),
+        rounds,
+        peers,
+        tuple(flex or ()),
+        _geometry(heads),
+        _say,
+    )
+    typer.echo(bench.summary(outcomes))
+    if json is not None:
+        typer.echo(f"record: {_record(outcomes, heads, json)}")
+
+
+def _record(outcomes: list, heads: str, path: Path) -> Path:
+    from dataclasses import replace
+
+    from crucible.bench import outcome
+    from crucible.evidence.environment import capture
+
+    claim = "microseconds of attention launches, graph replay of 50"
+    record = outcome.to_record("attention", claim, outcomes, {"heads": heads})
+    return outcome.save(path, [replace(record, environment=capture("cuda"))])
+
+
+def _geometry(text: str) -> tuple[int, int, int]:
+    from crucible.errors import InputError
+
+    parts = text.split("/")
+    if len(parts) != 3 or not all(p.isdigit() and int(p) for p in parts):
+        raise InputError(f"heads {text!r} must be query heads/KV heads/head_dim, for example 12/3/64")
+    return tuple(int(p) for p in parts)
+
+
+def _tune(device: str, table: Path | None, rounds: int) -> None:
+    from crucible.attention import dispatch
+    from crucible.bench import attention_tune
+    from crucible.errors import InputError
+
+    if device != "cuda":
+        raise InputError("auto's table is measured on a GPU; add --device cuda")
+    path = dispatch.save(attention_tune.tune(rounds, _say), table or dispatch.TABLE)
+    typer.echo(f"table: {path}")
