@@ -66,7 +66,8 @@ def run(
     absolute_start + chunk_len and `longest` the largest chunk_len; without them desc is read back, which
     waits for the device. `plan` (plan.plan_of) holds the work items of auto and the fast variants, made at
     every call that lacks it: give one to every layer of a batch, and to what a graph captures. k, v f32
-    [T][Hkv*D], the packed rows' own K and V, are needed by hybrid variants alone. Rows of q that no segment covers are left as they are in `out`.
+    [T][Hkv*D], the packed rows' own K and V, are needed by hybrid variants alone. Rows of q that no
+    segment covers are left as they are in `out`.
 
     A `variant` that is named is demanded: what it does not cover raises UnsupportedError, a device
     without it NoKernelError. None means CRUCIBLE_PREFILL_ATTN or auto, which fall back to the reference
