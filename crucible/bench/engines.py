@@ -147,10 +147,10 @@ class LlamaCpp:
             from llama_cpp import Llama
         except ImportError:
             raise UnavailableError("llama.cpp is not installed; run: pip install 'crucible[peers]'") from None
-        from crucible.model.fetch import SOURCES, cached
+        from crucible.model.fetch import SOURCES, verified
 
         self.version = f"llama-cpp-python {version('llama-cpp-python')}"
-        path = cached(model) if model in SOURCES else model
+        path = verified(model) if model in SOURCES else model
         self._llama = Llama(
             model_path=str(path),
             n_ctx=2048,

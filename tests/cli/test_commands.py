@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from crucible.cli import main as cli
-from crucible.model.fetch import fetch
+from crucible.model.fetch import SOURCES, fetch
 from crucible.model.model import Model
 
 
@@ -75,6 +75,8 @@ def test_json_has_tokens_digests_and_times_apart_and_is_the_same_in_chunks_and_o
         assert options["max_tokens"] == 6 and options["temperature"] == 0
         found.append(result)
     assert all(result == found[0] for result in found[1:])
+    assert found[0]["model_files"] == {SOURCES["smollm2"].filename: SOURCES["smollm2"].sha256}
+    assert found[0]["request"] == {"model": "smollm2", "prompt": PROMPT[2], "chat": False, "system": None}
     assert len(found[0]["tokens"]) == len(found[0]["logits_digests"]) == 6
     assert found[0]["prompt_logits_digest"] == found[0]["logits_digests"][0]
     assert found[0]["random_state"] == {"seed": None, "next_draw": 0}
@@ -87,6 +89,27 @@ def test_a_drawn_seed_is_reported_and_repeats(crucible):
     assert again["tokens"] == first["tokens"] and first["random_state"]["next_draw"] == 6
     _, _, err = crucible(*PROMPT, "--temperature", "1.5")
     assert err.strip().splitlines()[-1].startswith("seed ")
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        (("--seed", "7"), "--seed has no effect at temperature 0"),
+        (("--top-k", "5"), "--top-k has no effect at temperature 0"),
+        (("--top-p", "0.5"), "--top-p has no effect at temperature 0"),
+        (("--sampler", "gumbel-id"), "--sampler has no effect at temperature 0"),
+        (("--system", "Be kind."), "--system has no effect without --chat"),
+    ],
+)
+def test_an_option_that_does_nothing_is_warned_of_and_changes_nothing(crucible, option, named):
+    plain = crucible(*PROMPT)
+    code, out, err = crucible(*PROMPT, *option)
+    assert code == 0 and out == plain[1]
+    assert [line for line in err.splitlines() if line.startswith("warning: ")] == [
+        next(line for line in err.splitlines() if named in line)
+    ]
+    if option[0] != "--system":
+        assert "no effect" not in crucible(*PROMPT, *option, "--temperature", "1", "--seed", "1")[2]
 
 
 def test_chat_wraps_the_prompt(crucible):
@@ -134,10 +157,13 @@ def test_eval_scores_a_text(crucible, tmp_path):
     text.write_text("Water is one of the most important substances on Earth. It covers most of the planet.")
     code, out, _ = crucible("eval", text, "--mode", "int8", "--json")
     found = json.loads(out)
+    assert list(found["model_files"].values()) == [SOURCES["smollm2"].sha256]
     assert code == 0 and 1.0 < found["nll"] < 3.5 and found["tokens"] > 10
     code, out, _ = crucible("eval", text, "--mode", "int8", "--max-tokens", "5")
     assert code == 0 and "nats/token over 4 tokens" in out
     assert "absent.txt" in refusal(crucible("eval", tmp_path / "absent.txt"))
+    for wrong in (("--max-tokens", "-1900"), ("--max-tokens", "1"), ("--window", "1")):
+        assert "must be at least 2" in refusal(crucible("eval", text, *wrong))
     text.write_bytes(b"\xff\xfe")
     assert "UTF-8" in refusal(crucible("eval", text))
 
