@@ -2,9 +2,12 @@
 
 import functools
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -250,3 +253,63 @@ def test_the_tensor_gate_passes_fails_and_can_be_interrupted(crucible, monkeypat
     assert {r["verdict"] for r in json.loads(path.read_text())["records"]} == {"measured"}
     monkeypatch.setattr(TensorGate, "passed", False)
     assert crucible(*gate)[0] != 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "at"),
+    [
+        (PROMPT, "crucible.cli.generate.load_model"),
+        (("eval", __file__), "crucible.cli.generate.load_model"),
+        (("fetch", "smollm2"), "crucible.cli.fetch.fetch_with_progress"),
+        (("conformance", "vectors"), "crucible.gates.conformance.run"),
+        (("bench", "linear", "--rows", "1"), "crucible.bench.linear.run"),
+        (("bench", "decode"), "crucible.bench.tokens.run"),
+        (("bench", "startup"), "crucible.bench.startup.run"),
+        (("doctor",), "crucible.cli.doctor.examine"),
+    ],
+)
+def test_ctrl_c_in_any_command_says_so_and_ends_with_130(crucible, monkeypatch, arguments, at):
+    def stop(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(at, stop)
+    code, _, err = crucible(*arguments)
+    assert code == 130 and err.splitlines()[-1] == "interrupted"
+
+
+def test_every_help_has_an_example(crucible):
+    groups = {"bench": ("linear", "decode", "prefill", "startup"), "gate": ("tensor",)}
+    single = ("conformance", "doctor", "eval", "fetch", "generate", "report")
+    pages = [(), *((name,) for name in (*single, *groups))]
+    pages += [(group, name) for group, names in groups.items() for name in names]
+    assert [page for page in pages if "Example" not in crucible(*page, "--help")[1]] == []
+
+
+def test_a_variable_that_nothing_reads_is_warned_of(crucible, monkeypatch):
+    monkeypatch.setenv("CRUCIBLE_CASHE", "/tmp/x")
+    code, out, err = crucible("--version")
+    assert code == 0 and out.startswith("crucible ")
+    assert err.splitlines() == ["warning: CRUCIBLE_CASHE is no variable that Crucible reads; see README.md"]
+
+
+def test_every_variable_that_the_code_reads_is_known_and_in_the_readme():
+    root = Path(cli.__file__).parents[2]
+    sources = [*(root / "crucible").rglob("*.py"), *(root / "tests").rglob("conftest.py")]
+    read = {v for path in sources for v in re.findall(r"\"(CRUCIBLE_[A-Z_]+)\"", path.read_text())}
+    assert read == set(cli.VARIABLES)
+    readme = (root / "README.md").read_text()
+    assert [v for v in (*cli.VARIABLES, "CXX") if f"| `{v}` |" not in readme] == []
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence():
+    entry = "from crucible.cli.main import main; main()"
+    vectors = Path(__file__).parents[1] / "vectors" / "exp.npz"
+    for arguments in (("conformance", vectors), PROMPT):
+        done = subprocess.run(
+            [sys.executable, "-c", entry, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "CRUCIBLE_CACHE": "/proc/nope"},
+        )
+        assert done.returncode == 2 and "Traceback" not in done.stderr
+        assert done.stderr.splitlines()[-1].startswith("error: cannot write into the cache folder /proc/nope")
