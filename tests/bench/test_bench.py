@@ -136,9 +136,11 @@ COMMITTED = Path(__file__).resolve().parents[2] / "outputs" / "cpu-2core" / "ben
 
 
 def test_the_figures_of_the_readme_are_those_of_the_committed_record():
-    from crucible.bench.figures import table
+    from crucible.bench.figures import linear, table
 
-    assert table(COMMITTED) in (COMMITTED.parents[2] / "README.md").read_text()
+    readme = (COMMITTED.parents[2] / "README.md").read_text()
+    assert table(COMMITTED) in readme
+    assert linear(COMMITTED) in readme
 
 
 def test_the_committed_record_covers_every_benchmark_and_keeps_its_samples():
