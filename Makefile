@@ -13,6 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Named by content, so a new checkout of the same lock does not install again and a changed lock does.
 READY := $(VENV)/ready-$(shell cat requirements.lock pyproject.toml | cksum | cut -d' ' -f1)
+ACTIVATE := to use crucible in this shell: . $(BIN)/activate
 KERNEL_SOURCES = $(shell find kernels tests -name '*.cu' -o -name '*.cuh' -o -name '*.h' -o -name '*.hpp' -o -name '*.cpp')
 
 .PHONY: help setup report test lint format lab notebooks lock clean distclean
@@ -33,7 +34,14 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@rm -f $(VENV)/ready-*
+	@echo "== $(VENV) is ready; $(ACTIVATE)"
 	@touch $@
+
+ifeq ($(origin PYTHON),command line)
+ifneq ($(wildcard $(BIN)/python),)
+$(info == PYTHON=$(PYTHON) is not used: $(VENV) exists and keeps its Python; make distclean first to make it anew)
+endif
+endif
 
 setup: $(READY)
 	@echo "== model files"

@@ -17,10 +17,12 @@
 # **Question.** What exactly does attention compute here, and why is the order of its sums part of the
 # promise?
 #
-# **Answer.** One fixed sequence of f32 operations, written down once. The CUDA kernel below follows it,
-# and so do the C++ of the `cpu` device and a NumPy oracle: three implementations, zero differing bits.
-# Any other order is as accurate, but it moves logits by more than some neighbouring tokens lie apart,
-# and then the same request can give another text.
+# **Answer.** One fixed sequence of f32 operations, written down once. The CUDA kernel
+# `attention_reference.cu` follows it, and so do the C++ of the `cpu` device and a NumPy oracle: three
+# implementations, zero differing bits. Other orders are not wrong either, all stay within the bound that
+# rounding allows. But they move logits by more than some neighbouring tokens lie apart, and then the same
+# request can give another text. In one order a real model writes the same text with the same bits,
+# however its prompt is cut, wherever its pages lie and whoever shares its batch.
 
 # %%
 import time
@@ -290,7 +292,7 @@ table(("timed", "median and range, ms"), [(s.name, str(bracket(s.values))) for s
 #   bit over every shape tried, with NaN in all that they must not read.
 # - exp is within 1.01 ulp and needs no library.
 # - Other orders are as accurate and give other bits, and in a real ranking other tokens.
-# - The weights are laid out right: the text's likelihood says so, and catches the wrong layout.
+# - The layout of the weights is the model's: the text's likelihood says so, and catches the wrong layout.
 
 # %%
 expected, actual = (np.concatenate([p[i].ravel() for p in pairs]) for i in (0, 1))

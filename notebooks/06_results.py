@@ -16,9 +16,9 @@
 #
 # **Question.** Which claims were checked, on how much data, on which machine, and which of them hold?
 #
-# **Answer.** Those in the table below. This notebook runs no model and no kernel: it reads evidence
+# **Answer.** Those whose row says `pass`. This notebook runs no model and no kernel: it reads evidence
 # files and shows them. In a report it reads the records that the other notebooks have just written;
-# on its own it reads a small committed example.
+# on its own it reads a small committed example. The record that it leaves itself is no claim.
 
 # %%
 from pathlib import Path
@@ -39,8 +39,9 @@ output_dir = ""  # folder for this run's evidence record; empty: the record is o
 
 # %%
 path = Path(evidence_path) if evidence_path else root() / "notebooks/fixtures/evidence.json"
-records = [item for item in record.load(path) if item.kind != "results"]
-print(f"{len(records)} records from {'the run' if evidence_path else 'the committed example'}")
+records = assemble.claims(record.load(path))
+origin = "the run" if evidence_path else "the committed example"
+print(f"{assemble.counted(len(records), 'record')} from {origin}: {assemble.tally(records)}")
 
 # %% [markdown]
 # ## Every claim with its verdict
@@ -96,17 +97,17 @@ for line in dict.fromkeys(line for item in records for line in item.not_claimed)
 # %% [markdown]
 # ## What we know now
 #
-# - The table above is the whole of what this run claims; each row can be traced to a record in
-#   `evidence.json`, with the commit, the kernel sources' digest and the machine.
+# - The table of claims is the whole of what was checked; each row can be traced to a record in the
+#   evidence file, with the commit, the kernel sources' digest and the machine.
 # - Nothing here was typed in: change a record and this page changes.
 
 # %%
 failed = [item.claim for item in records if item.verdict == "fail"]
 summary = record.Record(
-    kind="results",
-    claim="no record of this run failed" if not failed else f"{len(failed)} records failed: {failed[0]}",
+    kind=assemble.SUMMARY,
+    claim=f"{assemble.tally(records)}{f': {failed[0]}' if failed else ''}",
     compared="verdicts of all other records",
-    verdict="fail" if failed else "pass",
+    verdict="fail" if failed else "measured",
     facts={name: sum(item.verdict == name for item in records) for name in record.VERDICTS},
     environment=environment.capture("cpu"),
 )

@@ -1,5 +1,6 @@
 """Engines that run a model, each behind the same two calls: prefill(ids) and decode(ids, steps)."""
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -9,6 +10,11 @@ import numpy as np
 
 from crucible import __version__
 from crucible.errors import UnavailableError
+
+
+def pip_install(extra: str) -> str:
+    """The command that adds an extra to this interpreter: an index may hold a namesake."""
+    return f"{sys.executable} -m pip install -e '.[{extra}]' (in the checkout)"
 
 
 class Engine(Protocol):
@@ -57,9 +63,7 @@ class Transformers:
             import torch
             from transformers import LlamaConfig, LlamaForCausalLM
         except ImportError:
-            raise UnavailableError(
-                "transformers is not installed; run: pip install 'crucible[peers]'"
-            ) from None
+            raise UnavailableError(f"transformers is not installed; run: {pip_install('peers')}") from None
         from crucible.model.model import open_checkpoint
 
         torch.set_num_threads(threads)
@@ -137,6 +141,9 @@ def hugging_face_name(name: str) -> str:
     return f"model.layers.{layer}.{part[kind]}.{suffix}"
 
 
+LLAMA_CPP_CONTEXT = 2048  # its K/V cache is allocated in full and counts as its memory
+
+
 class LlamaCpp:
     """llama.cpp by its Python binding, on the same GGUF file."""
 
@@ -146,14 +153,14 @@ class LlamaCpp:
         try:
             from llama_cpp import Llama
         except ImportError:
-            raise UnavailableError("llama.cpp is not installed; run: pip install 'crucible[peers]'") from None
-        from crucible.model.fetch import SOURCES, cached
+            raise UnavailableError(f"llama.cpp is not installed; run: {pip_install('peers')}") from None
+        from crucible.model.fetch import SOURCES, verified
 
         self.version = f"llama-cpp-python {version('llama-cpp-python')}"
-        path = cached(model) if model in SOURCES else model
+        path = verified(model) if model in SOURCES else model
         self._llama = Llama(
             model_path=str(path),
-            n_ctx=2048,
+            n_ctx=LLAMA_CPP_CONTEXT,
             n_batch=512,
             n_threads=threads,
             n_threads_batch=threads,
@@ -189,3 +196,5 @@ ENGINES: dict[str, tuple[Callable[[str, str, int], Engine], str]] = {
     "llama.cpp": (LlamaCpp, "q4_1"),
 }
 PEERS = ("transformers", "llama.cpp")
+# Other names for a peer: the f32 model in torch is the one of transformers.
+ALIASES = {"torch": "transformers"}

@@ -1,5 +1,6 @@
-"""The table of figures in README.md, from a committed record: python -m crucible.bench.figures FILE."""
+"""The figures of README.md, from a committed record: python -m crucible.bench.figures FILE."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from crucible.errors import InputError
 from crucible.evidence import record
 from crucible.evidence.statistics import bracket
 
+PAIRS = (("crucible f32", "torch f32"), ("crucible int8", "torch int8"))
 HEAD = ("", "prefill, tok/s", "decode, tok/s", "peak memory")
 
 
@@ -26,10 +28,29 @@ def table(path: Path | str) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
+def linear(path: Path | str) -> str:
+    """Markdown: by rows of a linear layer, the range over all layers of our speed over torch's.
+
+    Each ratio is the median over the rounds; above 1 ours is faster. Raises InputError without a record.
+    """
+    facts = next((r.facts for r in record.load(path) if r.kind == "bench.linear"), None)
+    if facts is None:
+        raise InputError(f"{path} holds no record bench.linear; run: crucible bench linear --against torch")
+    rows = [("rows", *(f"{a} / {b}" for a, b in PAIRS)), ("---:",) * (len(PAIRS) + 1)]
+    ratios: dict[tuple[int, tuple[str, str]], list[float]] = {}
+    for name, value in facts.items():
+        if found := re.fullmatch(r"\S+ \S+ (\d+)x\d+x\d+: (.+) / (.+), median ratio", name):
+            ratios.setdefault((int(found[1]), (found[2], found[3])), []).append(float(value))
+    for count in sorted({count for count, _ in ratios}):
+        spans = (ratios.get((count, pair), []) for pair in PAIRS)
+        rows.append((str(count), *(f"{min(s):.2f} to {max(s):.2f}" if s else "not measured" for s in spans)))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def _bracket(values) -> str:
     b = bracket(values)
     return f"{b.median:.0f} [{b.low:.0f}, {b.high:.0f}]"
 
 
 if __name__ == "__main__":
-    print(table(sys.argv[1]))
+    print(table(sys.argv[1]), linear(sys.argv[1]), sep="\n\n")

@@ -2,11 +2,12 @@
 
 import functools
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from crucible.bench.engines import pip_install
 from crucible.bench.outcome import Contender, Outcome
 from crucible.bench.rounds import interleave, seconds_per_call
 from crucible.errors import InputError, UnavailableError
@@ -52,7 +53,7 @@ def _torch_calls(x: np.ndarray, w: np.ndarray, threads: int) -> dict[str, Call]:
     try:
         import torch
     except ImportError:
-        raise UnavailableError("torch is not installed; run: pip install 'crucible[torch]'") from None
+        raise UnavailableError(f"torch is not installed; run: {pip_install('torch')}") from None
     torch.set_num_threads(threads)
     tx, tw = torch.from_numpy(x), torch.from_numpy(w)
     bx, bw = tx.bfloat16(), tw.bfloat16()
@@ -123,7 +124,8 @@ def _measure(title: str, calls: dict[str, Call], operations: float, rounds: int)
         Contender(name, calls[name][0], "GFLOP/s", tuple(samples[name]), name.startswith("crucible"))
         for name in calls
     )
-    return Outcome(title, tuple(contenders))
+    stopped = any(len(taken) < rounds for taken in samples.values())
+    return Outcome(title, tuple(contenders), stopped=stopped)
 
 
 def run(
@@ -136,20 +138,37 @@ def run(
 ) -> list[Outcome]:
     """One Outcome a shape and row count, in GFLOP/s (2*T*N*K operations a call, whatever the arithmetic).
 
-    Our int8 line contains the quantisation of the activations.
+    Our int8 line contains the quantisation of the activations. Ctrl-C ends the run; the layers
+    measured by then come back, the last of them marked as stopped.
     """
     from crucible import device as devices
-    from crucible.linear.weights import pack
-    from crucible.numerics import inputs
 
     known = {shape.model for shape in SHAPES}
     if unknown := set(models) - known:
         raise InputError(
             f"no linear shapes for model {min(unknown)!r}; choose from {', '.join(sorted(known))}"
         )
+    if bad := [t for t in rows if t < 1]:
+        raise InputError(f"rows must be at least 1, got {bad[0]}")
     cpu = devices.get("cpu")
     cpu.call("crucible_set_threads", threads)
-    outcomes = []
+    outcomes: list[Outcome] = []
+    try:
+        for outcome in _each(cpu, models, rows, against, rounds, threads, progress):
+            outcomes.append(outcome)
+            if outcome.stopped:
+                break
+    except KeyboardInterrupt:
+        if not outcomes:
+            raise
+        outcomes[-1] = replace(outcomes[-1], stopped=True)
+    return outcomes
+
+
+def _each(cpu, models, rows, against, rounds, threads, progress) -> Iterator[Outcome]:
+    from crucible.linear.weights import pack
+    from crucible.numerics import inputs
+
     for shape in (s for s in SHAPES if not models or s.model in models):
         w = inputs.normalish(7, 1, (shape.n, shape.k), np.float32(0.04))
         packed = {kind: pack(cpu, w, kind) for kind, _, _ in OURS}
@@ -161,5 +180,4 @@ def run(
             calls = _our_calls(cpu, x, w, packed, title)
             if "torch" in against:
                 calls |= _torch_calls(x, w, threads)
-            outcomes.append(_measure(title, calls, 2.0 * t * shape.n * shape.k, rounds))
-    return outcomes
+            yield _measure(title, calls, 2.0 * t * shape.n * shape.k, rounds)

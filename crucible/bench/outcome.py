@@ -31,11 +31,17 @@ class Contender:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One comparison. `higher_is_better` is true for rates and false for times."""
+    """One comparison. `higher_is_better` is true for rates and false for times.
+
+    `absent` holds (peer, why) of those asked for and not measured; `stopped` says that Ctrl-C ended
+    the measurement before all rounds were taken.
+    """
 
     title: str
     contenders: tuple[Contender, ...]
     higher_is_better: bool = True
+    absent: tuple[tuple[str, str], ...] = ()
+    stopped: bool = False
 
     def speedups(self) -> list[tuple[str, str, tuple[float, ...]]]:
         """(ours, peer, speed of ours over the peer's, one a round) for each pair."""
@@ -53,6 +59,7 @@ class Outcome:
             shown = ", ".join(f"{k} {_number(v)}" for k, v in c.facts.items())
             rows.append((c.name, c.arithmetic, _bracket(c.samples), shown))
         lines = [self.title, *_columns(rows)]
+        lines += [f"  {name}: not measured ({why})" for name, why in self.absent]
         for a, b, ratios in self.speedups():
             lines.append(f"  {a} / {b}: {_bracket(ratios)}x")
         return "\n".join(lines)
@@ -102,6 +109,9 @@ def to_record(kind: str, claim: str, outcomes: Sequence[Outcome], facts: dict) -
             facts[f"{prefix}{c.name}, median {c.unit}"] = bracket(c.samples).median
             facts |= {f"{prefix}{c.name}, {name}": value for name, value in c.facts.items()}
             compared.append(f"{c.name} ({c.arithmetic})")
+        facts |= {f"{prefix}{name}, not measured": why for name, why in outcome.absent}
+        if outcome.stopped:
+            facts["interrupted"] = f"{outcome.title}, after {len(outcome.contenders[0].samples)} rounds"
         for a, b, ratios in outcome.speedups():
             facts[f"{prefix}{a} / {b}, median ratio"] = bracket(ratios).median
     return record.Record(

@@ -22,19 +22,26 @@ def interleave(
 ) -> dict[str, list[float]]:
     """{name: one sample a round}; a contender is called without arguments and returns its sample.
 
-    A first round is taken and thrown away: it pays for first touches, caches and recordings.
+    A first round is taken and thrown away: it pays for first touches, caches and recordings. Ctrl-C
+    ends the measurement: the rounds that are complete come back, and with none it is raised again.
     """
     if rounds < 1:
         raise InputError(f"rounds must be at least 1, got {rounds}")
     samples: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(-1, rounds):
-        for name in order(list(contenders), number):
-            time.sleep(pause)
-            sample = contenders[name]()
-            if number >= 0:
-                samples[name].append(sample)
-            if progress:
-                progress()
+    try:
+        for number in range(-1, rounds):
+            for name in order(list(contenders), number):
+                time.sleep(pause)
+                sample = contenders[name]()
+                if number >= 0:
+                    samples[name].append(sample)
+                if progress:
+                    progress()
+    except KeyboardInterrupt:
+        complete = min(len(taken) for taken in samples.values())
+        if complete == 0:
+            raise
+        samples = {name: taken[:complete] for name, taken in samples.items()}
     return samples
 
 

@@ -43,7 +43,8 @@ def run(model: str, rounds: int = 5) -> Outcome:
         ),
     }
     samples = interleave({name: call for name, (_, call) in starts.items()}, rounds)
+    stopped = len(samples["python"]) < rounds
     contenders = tuple(
         Contender(name, what, "s", tuple(samples[name]), ours=True) for name, (what, _) in starts.items()
     )
-    return Outcome(f"start-up, {model}", contenders, higher_is_better=False)
+    return Outcome(f"start-up, {model}", contenders, higher_is_better=False, stopped=stopped)

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from crucible.bench.engines import ENGINES, PEERS
+from crucible.bench.engines import ALIASES, ENGINES, LLAMA_CPP_CONTEXT, PEERS
 from crucible.bench.outcome import Contender, Outcome
 from crucible.bench.rounds import interleave
 from crucible.bench.worker import Worker
@@ -28,10 +28,19 @@ def prompt(model: str, length: int) -> list[int]:
     return (ids * (length // len(ids) + 1))[:length]
 
 
+def _context(model: str) -> int:
+    from crucible.model.model import open_checkpoint
+
+    return open_checkpoint(model).config.context
+
+
 def _names(modes: Sequence[str], against: Sequence[str]) -> list[str]:
+    against = list(dict.fromkeys(ALIASES.get(peer, peer) for peer in against))
     unknown = [peer for peer in against if peer not in PEERS]
     if unknown:
-        raise InputError(f"unknown peer {unknown[0]!r} for a whole model; choose from {', '.join(PEERS)}")
+        raise InputError(
+            f"unknown peer {unknown[0]!r} for a whole model; choose from {', '.join((*PEERS, *ALIASES))}"
+        )
     names = [f"crucible {mode}" for mode in modes]
     missing = [name for name in names if name not in ENGINES]
     if missing or not names:
@@ -53,22 +62,32 @@ def run(
 ) -> Outcome:
     """`task` prefill: `length` prompt tokens a second; decode: greedy steps a second after `length` tokens.
 
-    A peer that cannot load is left out, and `say` gets the one line that tells why.
+    A peer that cannot load is left out and named in the outcome; `say` gets the one line that tells why.
     """
     if task not in ("prefill", "decode"):
         raise InputError(f"unknown task {task!r}; choose prefill or decode")
+    names = _names(modes, against)
+    positions = length + (steps + 1 if task == "decode" else 1)
+    if positions > (context := _context(model)):
+        wanted = f"{length} prompt tokens" + (f" and {steps} steps" if task == "decode" else "")
+        lower = "--length or --steps" if task == "decode" else "--length"
+        raise InputError(f"{wanted} do not fit the context of {model}, {context} tokens; lower {lower}")
     ids = prompt(model, length)
+    absent: list[tuple[str, str]] = []
     with ExitStack() as stack:
         workers: dict[str, Worker] = {}
-        for name in _names(modes, against):
+        for name in names:
             python = peers_python if name in PEERS else sys.executable
             say(f"loading {name}")
             try:
+                if name == "llama.cpp" and positions > LLAMA_CPP_CONTEXT:
+                    raise UnavailableError(f"it is given a context of {LLAMA_CPP_CONTEXT} tokens")
                 workers[name] = stack.enter_context(Worker(name, model, threads, python))
             except UnavailableError as error:
                 if name not in PEERS:
                     raise
                 say(f"without {name}: {error}")
+                absent.append((name, str(error)))
         chosen: dict[str, list[int]] = {}
 
         def timed(name: str) -> Callable[[], float]:
@@ -97,7 +116,12 @@ def run(
                 Contender(name, worker.arithmetic, "tok/s", tuple(samples[name]), name not in PEERS, facts)
             )
     what = f"{length} prompt tokens" if task == "prefill" else f"{steps} greedy steps after {length} tokens"
-    return Outcome(f"{task} of {model}: {what}, {threads} threads", tuple(contenders))
+    return Outcome(
+        f"{task} of {model}: {what}, {threads} threads",
+        tuple(contenders),
+        absent=tuple(absent),
+        stopped=len(samples[first]) < rounds,
+    )
 
 
 def _agreement(a: Sequence[int], b: Sequence[int]) -> str:

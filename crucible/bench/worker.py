@@ -64,6 +64,7 @@ class Worker:
     arithmetic: str = ""
     version: str = ""
     load_seconds: float = 0.0
+    _unread: int = 0
     _process: subprocess.Popen | None = field(default=None, repr=False)
     _said: IO[str] | None = field(default=None, repr=False)
 
@@ -81,6 +82,7 @@ class Worker:
                 stderr=self._said,
                 text=True,
                 env={**os.environ, **counts},
+                start_new_session=True,  # a terminal's Ctrl-C is for the caller, who ends the engine
             )
         except OSError as error:
             raise UnavailableError(f"cannot start {self.python}: {error.strerror}") from None
@@ -96,10 +98,16 @@ class Worker:
         return self
 
     def ask(self, do: str, **request) -> dict:
-        """Send one request and wait for its answer."""
+        """Send one request and wait for its answer; one that a Ctrl-C left unread is passed over first."""
+        while self._unread:
+            self._answer()
+            self._unread -= 1
         self._process.stdin.write(json.dumps({"do": do, **request}) + "\n")
         self._process.stdin.flush()
-        return self._answer()
+        self._unread = 1
+        answer = self._answer()
+        self._unread = 0
+        return answer
 
     def _answer(self) -> dict:
         line = self._process.stdout.readline()
@@ -114,7 +122,7 @@ class Worker:
         if self._process is not None:
             self._process.stdin.close()
             try:
-                self._process.wait(timeout=10)
+                self._process.wait(timeout=0.1 if self._unread or not self.version else 10)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

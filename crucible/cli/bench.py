@@ -12,7 +12,9 @@ Example:
   crucible bench decode --against transformers --against llama.cpp --json bench.json
 """
 
-app = typer.Typer(no_args_is_help=True, help="Time Crucible beside other engines (nothing here is a test).")
+app = typer.Typer(
+    no_args_is_help=True, help="Time Crucible beside other engines (nothing here is a test).", epilog=EXAMPLE
+)
 
 Against = Annotated[list[str] | None, typer.Option(help="A peer to stand beside; repeatable.")]
 Json = Annotated[
@@ -55,6 +57,9 @@ def _finish(
         facts = {"threads": threads, **facts} | ({"note": note} if note else {})
         record = outcome.to_record(kind, claim, outcomes, facts)
         typer.echo(f"record: {outcome.save(json, [record])}")
+    if any(o.stopped for o in outcomes):
+        typer.echo("interrupted; the figures are those of the rounds that were complete", err=True)
+        raise typer.Exit(130)
 
 
 @app.command(epilog="Example:\n\n  crucible bench linear --against torch --rows 1 --rows 256")

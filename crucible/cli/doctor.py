@@ -157,13 +157,16 @@ def _caches() -> dict[str, Any]:
 
 
 def _models() -> dict[str, Any]:
-    from crucible.model.fetch import SOURCES, cached
+    from crucible.model.fetch import SOURCES, models_dir, state
 
     found = {}
-    for name in SOURCES:
-        path = cached(name)
-        missing = f"not here yet; run: crucible fetch {name}"
-        found[name] = missing if path is None else f"{path} ({_size(path.stat().st_size)})"
+    for name, source in SOURCES.items():
+        path, what = models_dir() / source.filename, state(name)
+        if what == "missing":
+            found[name] = f"not here yet; run: crucible fetch {name}"
+        else:
+            good = "sha256 ok" if what == "ok" else f"sha256 BAD; run: crucible fetch {name}"
+            found[name] = f"{path} ({_size(path.stat().st_size)}, {good})"
     return {**found, "synthetic-12x768": "made on demand"}
 
 

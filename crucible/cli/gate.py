@@ -5,7 +5,11 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Hold this machine's kernels to the contract, at length.")
+EXAMPLE = "Example:\n\n  crucible gate tensor --quick --device simt --json tensor.json"
+
+app = typer.Typer(
+    no_args_is_help=True, help="Hold this machine's kernels to the contract, at length.", epilog=EXAMPLE
+)
 
 
 def register(root: typer.Typer) -> None:
@@ -13,7 +17,7 @@ def register(root: typer.Typer) -> None:
     root.add_typer(app, name="gate")
 
 
-@app.command(epilog="Example:\n\n  crucible gate tensor --quick --device simt --json tensor.json")
+@app.command(epilog=EXAMPLE)
 def tensor(
     quick: Annotated[bool, typer.Option("--quick", help="Small cases only: minutes, without a GPU.")] = False,
     device: Annotated[str, typer.Option(help="cpu, simt or cuda.")] = "simt",

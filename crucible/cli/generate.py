@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import typer
@@ -34,8 +35,9 @@ def load_model(name: str, device: str, mode: str) -> Any:
         return Model.load(name, device, mode, progress)
 
 
-def as_json(model: Any, options: Any, result: Any) -> dict[str, Any]:
-    """What `--json` prints: the request, tokens, digests and random state, with times kept apart."""
+def as_json(model: Any, request: dict[str, Any], options: Any, result: Any) -> dict[str, Any]:
+    """What `--json` prints: the model and its files, the request (the model as asked for, prompt, chat and
+    system), tokens, digests and random state, with times kept apart."""
     from crucible.numerics.contract import CONTRACT_VERSION
 
     found = dataclasses.asdict(result)
@@ -46,6 +48,8 @@ def as_json(model: Any, options: Any, result: Any) -> dict[str, Any]:
     }
     return {
         "model": model.name,
+        "model_files": model.file_digests(),
+        "request": request,
         "mode": model.mode,
         "device": model.device.name,
         "contract_version": int(CONTRACT_VERSION),
@@ -54,6 +58,31 @@ def as_json(model: Any, options: Any, result: Any) -> dict[str, Any]:
         "prompt_logits_digest": result.prompt_logits_digest,
         "timings": {**timings, **rates},
     }
+
+
+def unused(
+    temperature: float,
+    seed: int | None,
+    top_k: int,
+    top_p: float,
+    sampler: str,
+    chat: bool,
+    system: str | None,
+) -> Sequence[str]:
+    """A sentence for every option that this request would pass over in silence."""
+    asked = {
+        "--seed": seed is not None,
+        "--top-k": top_k != 0,
+        "--top-p": top_p != 1.0,
+        "--sampler": sampler != "inverse-cdf",
+    }
+    lines = []
+    if temperature == 0:  # greedy draws nothing
+        for option in (name for name, given in asked.items() if given):
+            lines.append(f"{option} has no effect at temperature 0 (greedy); add --temperature 1")
+    if system is not None and not chat:
+        lines.append("--system has no effect without --chat")
+    return lines
 
 
 def register(app: typer.Typer) -> None:
@@ -93,7 +122,6 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Generate text from a prompt; the same request gives the same bits however it is run."""
         from crucible.attention.variants import default, find
-        from crucible.model.chat import render
         from crucible.model.generate import Generation, Options, check_request, stream
 
         options = Options(
@@ -111,11 +139,13 @@ def register(app: typer.Typer) -> None:
         )
         options.sampling()  # refuse bad values before a model loads
         find(attention) if attention else default()
+        for line in unused(temperature, seed, top_k, top_p, sampler, chat, system):
+            print(f"warning: {line}", file=sys.stderr)
         text = sys.stdin.read() if prompt == "-" else prompt
         loaded = load_model(model, device, mode)
+        request = {"model": model, "prompt": text, "chat": chat, "system": system if chat else None}
         if chat:
-            messages = [{"role": "system", "content": system}] if system is not None else []
-            text = render(loaded.chat_template, [*messages, {"role": "user", "content": text}])
+            text = loaded.chat(text, system)
         _, params = check_request(loaded, text, options)
         options = dataclasses.replace(options, seed=None if params.greedy else params.seed)
         try:
@@ -129,7 +159,7 @@ def register(app: typer.Typer) -> None:
             print("interrupted", file=sys.stderr)
             raise typer.Exit(130) from None
         if json_output:
-            print(json.dumps(as_json(loaded, options, result), ensure_ascii=False))
+            print(json.dumps(as_json(loaded, request, options, result), ensure_ascii=False))
         else:
             print()
             for launch in result.attention:

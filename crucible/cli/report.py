@@ -31,17 +31,23 @@ def report(
 ) -> None:
     """Run the notebooks and write evidence.json, report.md and report.html."""
     from crucible.report import driver, notebooks, parameters
-    from crucible.report.assemble import assemble
+    from crucible.report.assemble import assemble, counted
 
     chosen = params or parameters.fitting()
     everything = notebooks.discover()
     values = parameters.resolve(parameters.read_set(chosen), everything, str(chosen))
     selected = notebooks.select(everything, only or [])
     folder = driver.new_folder(out, chosen.stem)
-    typer.echo(f"running {len(selected)} notebooks with {chosen} into {folder}")
+    many = counted(len(selected), "notebook")
+    typer.echo(f"running {many} with {_near(chosen)} into {_near(folder)}")
     run = driver.execute(selected, values, folder, str(chosen), progress=sys.stderr.isatty())
     _, page = assemble(run)
     for outcome in run.outcomes:
         typer.echo(f"{outcome.status:8} {outcome.stem}  {outcome.seconds:.1f} s  {outcome.error}".rstrip())
-    typer.echo(f"report: {page}")
+    typer.echo(f"report: {_near(page)}")
     raise typer.Exit(run.exit_code)
+
+
+def _near(path: Path) -> Path:
+    """`path` from the current folder if it lies inside it, else as it is."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

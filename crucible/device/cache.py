@@ -10,6 +10,8 @@ from pathlib import Path
 
 import platformdirs
 
+from crucible.errors import UnavailableError
+
 
 def cache_dir() -> Path:
     """The user cache folder of Crucible; `CRUCIBLE_CACHE` overrides it."""
@@ -28,11 +30,31 @@ def key(parts: Iterable[str | bytes | Path]) -> str:
 
 @contextlib.contextmanager
 def locked(path: Path):
-    """Hold an exclusive lock beside `path`; the kernel drops it when the holder dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(path.name + ".lock"), "w") as handle:
+    """Hold an exclusive lock beside `path`; the kernel drops it when the holder dies.
+
+    Raises UnavailableError where the folder cannot be made or written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = open(path.with_name(path.name + ".lock"), "w")  # noqa: SIM115 - the `with` below closes it
+    except OSError as error:
+        raise unwritable(path.parent, error) from None
+    with handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+
+
+def unwritable(folder: Path, error: OSError) -> UnavailableError:
+    """The error for a folder of the cache that refuses a file."""
+    why = error.strerror or error
+    return UnavailableError(
+        f"cannot write into the cache folder {folder} ({why}); set CRUCIBLE_CACHE to another"
+    )
+
+
+def readable(path: Path) -> None:
+    """Let everyone read a file that was made as a private temporary one, as the user's other files."""
+    os.chmod(path, path.stat().st_mode | 0o444)
 
 
 def build_once(folder: str, name: str, build: Callable[[Path], None]) -> Path:
@@ -42,7 +64,7 @@ def build_once(folder: str, name: str, build: Callable[[Path], None]) -> Path:
     never sees half a file, and an interrupted build leaves nothing behind.
     """
     final = cache_dir() / folder / name
-    if final.exists():
+    if os.path.exists(final):  # False, and not an error, where a folder may not be searched
         return final
     with locked(final):
         if not final.exists():
@@ -50,7 +72,10 @@ def build_once(folder: str, name: str, build: Callable[[Path], None]) -> Path:
             os.close(fd)
             try:
                 build(Path(temporary))
+                readable(Path(temporary))
                 os.replace(temporary, final)
+            except OSError as error:
+                raise unwritable(final.parent, error) from None
             finally:
                 Path(temporary).unlink(missing_ok=True)
     return final

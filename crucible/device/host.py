@@ -26,13 +26,20 @@ BASE_FLAGS = (
 def compiler() -> tuple[tuple[str, ...], str]:
     """The C++17 compiler command and its version line.
 
-    Tried in order: $CXX, g++, clang++, then `python -m ziglang c++` from the ziglang wheel.
-    Raises UnavailableError when none works.
+    $CXX where it is set, and nothing else then: who names a compiler means it. Else g++, clang++, then
+    `python -m ziglang c++` from the ziglang wheel. Raises UnavailableError when none works.
     """
-    candidates = []
-    if os.environ.get("CXX"):
-        candidates.append(tuple(shlex.split(os.environ["CXX"])))
-    candidates += [(name,) for name in ("g++", "clang++") if shutil.which(name)]
+    named = os.environ.get("CXX", "").strip()
+    if named:
+        try:
+            command = tuple(shlex.split(named))
+            shown = subprocess.run([*command, "--version"], capture_output=True, text=True)
+        except (OSError, ValueError):  # no such program, or an open quote
+            shown = None
+        if shown is None or shown.returncode != 0 or not shown.stdout.strip():
+            raise UnavailableError(f"CXX={named!r} is no working C++ compiler; unset it, or name another")
+        return command, shown.stdout.strip().splitlines()[0]
+    candidates = [(name,) for name in ("g++", "clang++") if shutil.which(name)]
     candidates.append((sys.executable, "-m", "ziglang", "c++"))
     for command in candidates:
         try:
@@ -42,7 +49,7 @@ def compiler() -> tuple[tuple[str, ...], str]:
         if shown.returncode == 0:
             return command, shown.stdout.strip().splitlines()[0]
     raise UnavailableError(
-        "no C++17 compiler found (tried $CXX, g++, clang++, the ziglang wheel); "
+        "no C++17 compiler found (tried g++, clang++, the ziglang wheel); "
         "install g++ or run: pip install ziglang"
     )
 

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -100,16 +100,18 @@ def save(path: Path | str, records: Iterable[Record]) -> Path:
     return path
 
 
-def publish(record: Record, folder: str, stem: str) -> None:
+def publish(records: Record | Sequence[Record], folder: str, stem: str) -> None:
     """Print claim, verdict and counts; save as <folder>/evidence/<stem>.json unless `folder` is empty.
 
     What is printed depends on the result alone, never on the machine or the time.
     """
-    print(f"{record.verdict}: {record.claim}")
-    if record.elements:
-        print(f"{record.elements:,} elements, {record.differing:,} differing, {record.nonzero:,} non-zero")
+    records = [records] if isinstance(records, Record) else list(records)
+    for item in records:
+        print(f"{item.verdict}: {item.claim}")
+        if item.elements:
+            print(f"{item.elements:,} elements, {item.differing:,} differing, {item.nonzero:,} non-zero")
     if folder:
-        save(Path(folder) / "evidence" / f"{stem}.json", [record])
+        save(Path(folder) / "evidence" / f"{stem}.json", records)
 
 
 def load(path: Path | str) -> list[Record]:

@@ -12,11 +12,11 @@ from crucible.errors import InputError, NoKernelError, UnavailableError, Unsuppo
 from crucible.evidence.environment import capture
 from crucible.evidence.record import Record
 from crucible.gates import vectors
-from crucible.gates.sections import SECTIONS, Section, attention_sections
+from crucible.gates.sections import HOST, SECTIONS, Section, attention_sections
 from crucible.gates.vectors import VectorFile
 from crucible.numerics.bits import compare
 
-Verdict = Literal["equal", "differs", "not run", "not covered"]
+Verdict = Literal["equal", "differs", "not run", "not covered", "host"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Result:
     """One section of one file: counts over all its arrays, and the first mismatch or why it did not run.
 
     `not run` means the device lacks a kernel or the machine a model file; `not covered` a shape that
-    one attention variant leaves to another.
+    one attention variant leaves to another; `host` code that no device runs: equal, but no pass of one.
     """
 
     file: str
@@ -42,6 +42,8 @@ class Result:
         if self.verdict in ("not run", "not covered"):
             return f"{head} {self.note}"
         counts = f"{self.cases:>6} cases {self.elements:>9} elements {self.differing:>7} differing"
+        if self.verdict == "host":
+            return f"{head} {counts}  {self.note}"
         return f"{head} {counts}{'  first ' + self.note if self.note else ''}"
 
 
@@ -63,13 +65,21 @@ class Summary:
         return 3 if self.not_run or not self.elements else 0
 
     def __str__(self) -> str:
-        parts = [f"{self.sections} sections of {self.files} files, {self.elements} elements compared"]
+        of = f"{_count(self.sections, 'section')} of {_count(self.files, 'file')}"
+        parts = [f"{of}, {_count(self.elements, 'element')} compared"]
+        differ = "differs" if self.differing_sections == 1 else "differ"
         parts.append(
-            f"{self.differing_sections} sections differ" if self.differing_sections else "no bit differs"
+            f"{_count(self.differing_sections, 'section')} {differ}"
+            if self.differing_sections
+            else "no bit differs"
         )
         if self.not_run:
-            parts.append(f"{self.not_run} sections did not run")
+            parts.append(f"{_count(self.not_run, 'section')} did not run")
         return ", ".join(parts)
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def run(paths: list[Path], device: str | devices.Device = "cpu") -> Iterator[Result | Summary]:
@@ -88,7 +98,7 @@ def run(paths: list[Path], device: str | devices.Device = "cpu") -> Iterator[Res
     ran = [r for r in results if r.verdict in ("equal", "differs")]
     yield Summary(
         files=len(files),
-        sections=len(results),
+        sections=sum(r.verdict != "host" for r in results),
         elements=sum(r.elements for r in ran),
         differing_sections=sum(r.verdict == "differs" for r in ran),
         not_run=sum(r.verdict == "not run" for r in results),
@@ -143,6 +153,8 @@ def _run_section(device, file: VectorFile, name: str, section: Section) -> Resul
     if not elements:
         raise InputError(f"{file.path}, {name}: nothing was compared")
     verdict: Verdict = "differs" if differing else "equal"
+    if name in HOST and device.name != "cpu" and not differing:
+        verdict, first = "host", f"made by host code, not by {device.name}: not counted"
     return Result(where, name, verdict, cases, elements, differing, first, finite, nonzero)
 
 

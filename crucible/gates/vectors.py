@@ -131,9 +131,20 @@ def find(paths: list[Path]) -> list[Path]:
     return files
 
 
+def _is_other(path: Path) -> bool:
+    """Whether NumPy would take the file for a pickle, and advise to load it unsafely."""
+    with open(path, "rb") as handle:
+        begin = handle.read(6)
+    return bool(begin) and begin[:2] != b"PK" and begin != b"\x93NUMPY"
+
+
 def read(path: Path) -> VectorFile:
     """Read and check one file; InputError with one sentence when it is damaged or not of the format."""
     try:
+        if _is_other(path):
+            raise InputError(
+                f"{path} is damaged or no .npz archive (it does not begin like one); copy it again"
+            )
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):
             raise InputError(f"{path} is a single array; vectors are .npz archives")

@@ -19,8 +19,8 @@ class Checkpoint:
     ([out][in] for linears, Q and K rows in half-split RoPE order); tensors stay on disk until read.
     `read_stored(name)` returns the same tensor as the file has it: (storage, rows uint8 [out][bytes]),
     a storage of crucible.linear.weights.STORAGES whose weights widen to what `read_tensor` returns.
-    `load_tokenizer()` builds the tokenizer; `chat_template` is Jinja text or None; `eos_ids` stop
-    a generation.
+    `load_tokenizer()` builds the tokenizer; `chat_template` is Jinja text or None, `bos` and `eos` the
+    tokens it may spell out ("" where the file names none); `eos_ids` stop a generation.
     """
 
     name: str
@@ -30,6 +30,8 @@ class Checkpoint:
     load_tokenizer: Callable[[], Tokenizer] = field(repr=False)
     eos_ids: tuple[int, ...] = ()
     chat_template: str | None = field(default=None, repr=False)
+    bos: str = ""
+    eos: str = ""
     stored: Callable[[str], tuple[str, np.ndarray] | None] = field(default=lambda name: None, repr=False)
 
     def read_stored(self, name: str) -> tuple[str, np.ndarray]:

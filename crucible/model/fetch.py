@@ -11,8 +11,9 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from crucible.device.cache import cache_dir, locked
+from crucible.device.cache import cache_dir, locked, readable
 from crucible.errors import InputError, UnavailableError
 
 _CHUNK = 1 << 20  # bytes
@@ -49,15 +50,70 @@ def models_dir() -> Path:
 
 
 def cached(name: str) -> Path | None:
-    """Path of the fetched file of model `name`, or None; a file of the wrong size does not count."""
-    source = SOURCES[name]
-    path = models_dir() / source.filename
-    return path if path.is_file() and path.stat().st_size == source.size else None
+    """Path of the fetched file of model `name`, or None; a file of the wrong size does not count.
+
+    Its content is not looked at: `verified` does that.
+    """
+    path = _place(name)
+    return path if os.path.isfile(path) and path.stat().st_size == SOURCES[name].size else None
 
 
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+def _place(name: str) -> Path:
+    return models_dir() / SOURCES[name].filename
+
+
+def sha256(path: Path) -> str:
+    """sha256 of a file in hex; InputError when it cannot be read."""
+    try:
+        with open(path, "rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _stamp(name: str) -> Path:
+    return models_dir() / f"{SOURCES[name].filename}.checked"
+
+
+def _seen(path: Path, digest: str) -> str:
+    """What the stamp says of a file whose sha256 was `digest`; any write to the file changes it."""
+    s = path.stat()
+    return f"{digest} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {s.st_ino}\n"
+
+
+def state(name: str, again: bool = False) -> Literal["missing", "ok", "altered"]:
+    """What lies in the cache as model `name`, told by its sha256.
+
+    A file is hashed once: a stamp beside it tells that it has not been written to since (`again`
+    hashes it in any case).
+    """
+    path, expected = _place(name), SOURCES[name].sha256
+    if not os.path.isfile(path):
+        return "missing"
+    if cached(name) is None:
+        return "altered"
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if not again and _stamp(name).read_text() == _seen(path, expected):
+            return "ok"
+    seen = _seen(path, expected)  # before the hash: a write while it runs must not be vouched for
+    if sha256(path) != expected:
+        return "altered"
+    with contextlib.suppress(OSError):  # a cache that cannot be written is hashed every time
+        _stamp(name).write_text(seen)
+    return "ok"
+
+
+def verified(name: str) -> Path | None:
+    """Path of the fetched file of model `name` with its sha256 checked, or None when it is not here.
+
+    Raises InputError for a file with other bytes: it would run, and give other bits.
+    """
+    if cached(name) is None:
+        return None
+    if state(name) != "ok":
+        raise InputError(f"{_place(name)} was altered: its sha256 is not the one of {name}; "
+                         f"run: crucible fetch {name}")  # fmt: skip
+    return _place(name)
 
 
 def _copy(reader, size: int, out: Path, progress: Callable[[int, int], None] | None) -> str:
@@ -99,6 +155,7 @@ def _install(name: str, given: Path, progress: Callable[[int, int], None] | None
         if digest != source.sha256:
             raise InputError(f"{given} is not the expected {source.filename}: its sha256 is {digest}, "
                              f"expected {source.sha256}")  # fmt: skip
+        readable(Path(temporary))
         os.replace(temporary, final)
     finally:
         Path(temporary).unlink(missing_ok=True)
@@ -142,11 +199,9 @@ def fetch(name: str, given: Path | None = None, progress: Callable[[int, int], N
     """
     if name not in SOURCES:
         raise InputError(f"no model called {name!r} to fetch; known: {', '.join(SOURCES)}")
-    models_dir().mkdir(parents=True, exist_ok=True)
     with locked(models_dir() / name):
-        path = cached(name)
-        if path and _sha256(path) == SOURCES[name].sha256:
-            return path
+        if state(name, again=True) == "ok":
+            return _place(name)
         if given is not None:
             if not given.is_file():
                 raise InputError(f"no file at {given}")
@@ -157,7 +212,10 @@ def fetch(name: str, given: Path | None = None, progress: Callable[[int, int], N
             return _finish(folder, _install(name, next(iter(folder.glob("*.whl"))), progress))
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        return _finish(folder, _install(name, _download(name, folder), progress))
+        try:
+            return _install(name, _download(name, folder), progress)
+        finally:  # only a run that is killed outright leaves the folder
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _finish(folder: Path, path: Path) -> Path:

@@ -241,6 +241,10 @@ def open_gguf(path: Path) -> Checkpoint:
         rows = container.raw(name).reshape(tensor.shape[0], -1)
         return storage, unpermute(rows, heads[kind]) if kind in heads else rows
 
+    def spelled(key: str) -> str:
+        token, tokens = metadata.get(f"tokenizer.ggml.{key}_token_id"), metadata.get("tokenizer.ggml.tokens")
+        return tokens[token] if tokens and isinstance(token, int) and token < len(tokens) else ""
+
     eos = [metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom")]
     eos = [token for token in eos if isinstance(token, int) and token < config.vocab]
     return Checkpoint(
@@ -251,5 +255,7 @@ def open_gguf(path: Path) -> Checkpoint:
         load_tokenizer=lambda: tokenizer_from_gguf(metadata, config.vocab),
         eos_ids=tuple(dict.fromkeys(eos)),
         chat_template=metadata.get("tokenizer.chat_template"),
+        bos=spelled("bos"),
+        eos=spelled("eos"),
         stored=stored,
     )

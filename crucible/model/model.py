@@ -12,7 +12,7 @@ from crucible.errors import InputError, NoKernelError
 from crucible.model.cache import KVCache
 from crucible.model.checkpoint import Checkpoint
 from crucible.model.config import ModelConfig
-from crucible.model.fetch import SOURCES, cached
+from crucible.model.fetch import SOURCES, models_dir, sha256, verified
 from crucible.model.tokenizer import Tokenizer, decode
 from crucible.model.transformer import Transformer
 from crucible.model.weights import MODES, load_weights
@@ -35,7 +35,7 @@ def open_checkpoint(path_or_name: str | Path) -> Checkpoint:
 
         return open_synthetic()
     if name in SOURCES:
-        path = cached(name)
+        path = verified(name)
         if path is None:
             raise InputError(f"model {name} is not on this machine yet; run: crucible fetch {name}")
         return open_gguf(path)
@@ -63,6 +63,9 @@ class Model:
     eos_ids: tuple[int, ...] = ()
     chat_template: str | None = field(default=None, repr=False)
     load_seconds: float = 0.0
+    source: Path | None = None
+    bos: str = ""
+    eos: str = ""
 
     @classmethod
     def load(
@@ -107,7 +110,25 @@ class Model:
             eos_ids=checkpoint.eos_ids,
             chat_template=checkpoint.chat_template,
             load_seconds=time.perf_counter() - start,
+            source=checkpoint.source,
+            bos=checkpoint.bos,
+            eos=checkpoint.eos,
         )
+
+    def file_digests(self) -> dict[str, str]:
+        """{file name: sha256} of the files that make the model: GGUF, or a folder's weights and JSON files.
+
+        Empty for a synthetic model, which has none.
+        """
+        if self.source is None:
+            return {}
+        for known in SOURCES.values():  # checked when it was opened
+            if self.source == models_dir() / known.filename:
+                return {known.filename: known.sha256}
+        if self.source.is_file():
+            return {self.source.name: sha256(self.source)}
+        files = (p for p in self.source.iterdir() if p.suffix in (".safetensors", ".json", ".jinja"))
+        return {path.name: sha256(path) for path in sorted(files)}
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -121,6 +142,15 @@ class Model:
         except UnicodeEncodeError as error:
             raise InputError(f"the prompt is not valid Unicode text at character {error.start}") from None
         return self.tokenizer.encode(text)
+
+    def chat(self, prompt: str, system: str | None = None) -> str:
+        """`prompt` as a user message, after a system message if any, by the checkpoint's chat template."""
+        from crucible.model.chat import render
+
+        messages = [{"role": "system", "content": system}] if system is not None else []
+        return render(
+            self.chat_template, [*messages, {"role": "user", "content": prompt}], self.bos, self.eos
+        )
 
     def decode(self, tokens) -> str:
         """Text of token ids."""

@@ -139,6 +139,14 @@ def _eos_ids(folder: Path, found: dict[str, Any]) -> tuple[int, ...]:
     return tuple(token for token in listed if isinstance(token, int))
 
 
+def _token(folder: Path, key: str) -> str:
+    """The text of a special token that tokenizer_config.json names, as text or as an object; else ""."""
+    path = folder / "tokenizer_config.json"
+    value = _read_json(path).get(key) if path.exists() else None
+    value = value.get("content") if isinstance(value, dict) else value
+    return value if isinstance(value, str) else ""
+
+
 def _chat_template(folder: Path) -> str | None:
     if (folder / "chat_template.jinja").exists():
         return (folder / "chat_template.jinja").read_text(encoding="utf-8")
@@ -199,5 +207,7 @@ def open_safetensors(folder: Path) -> Checkpoint:
         load_tokenizer=lambda: from_json(folder / "tokenizer.json", config.vocab),
         eos_ids=tuple(token for token in _eos_ids(folder, found) if 0 <= token < config.vocab),
         chat_template=_chat_template(folder),
+        bos=_token(folder, "bos_token"),
+        eos=_token(folder, "eos_token"),
         stored=stored,
     )

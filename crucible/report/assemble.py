@@ -10,10 +10,12 @@ from crucible.errors import CrucibleError
 from crucible.evidence import record
 from crucible.evidence.record import Record
 from crucible.report import render
-from crucible.report.driver import Outcome, Run
+from crucible.report.driver import FAILED_NOTEBOOK, Outcome, Run
+from crucible.report.notebooks import root
 from crucible.report.page import external_references, page
 from crucible.report.tables import Table, cell, table
 
+SUMMARY = "results"  # kind of the record that only sums up others
 _LABELS = {"crucible": "crucible version", "dirty": "uncommitted changes", "kernel_digest": "kernel sources"}
 
 
@@ -23,26 +25,56 @@ def assemble(run: Run) -> tuple[Path, Path]:
     Pictures go to figures/ for the Markdown and into the page itself for the HTML.
     """
     path = run.folder / "evidence.json"
-    records = record.load(path) if path.exists() else []
-    nodes = {o.stem: nbformat.read(o.executed, as_version=4) for o in run.outcomes if o.executed}
+    records = claims(record.load(path) if path.exists() else [])
+    nodes = {
+        o.stem: render.established(nbformat.read(o.executed, as_version=4), o.status == "done")
+        for o in run.outcomes
+        if o.executed
+    }
     document = page("Crucible report", _html_body(run, records, nodes))
     leaks = external_references(document)
     if leaks:
         raise CrucibleError(f"report.html would load {leaks[0]!r}; a report must carry everything it shows")
     texts = {"report.md": _markdown_body(run, records, nodes), "report.html": document}
     for name, text in texts.items():
-        (run.folder / name).write_text(text, encoding="utf-8")
+        (run.folder / name).write_text(_portable(text, run.folder), encoding="utf-8")
     return run.folder / "report.md", run.folder / "report.html"
+
+
+def claims(records: list[Record]) -> list[Record]:
+    """The records that claim something: all but the summaries of other records."""
+    return [item for item in records if item.kind != SUMMARY]
+
+
+def _portable(text: str, folder: Path) -> str:
+    """`text` without the places of this machine: the run's folder, the checkout and the user's home."""
+    for place, name in ((folder, "."), (root(), "."), (Path.home(), "~")):
+        if len(place.parts) > 1:  # "/" and "." name no place
+            text = text.replace(str(place), name)
+    return text
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 claim`, `2 claims`, `1,000 elements`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def verdict_sentence(run: Run, records: list[Record]) -> str:
     """The report in one sentence."""
     done = sum(o.status == "done" for o in run.outcomes)
-    tally = {v: sum(r.verdict == v for r in records) for v in record.VERDICTS}
-    claims = f"{tally['pass']} claims hold, {tally['fail']} fail"
-    if tally["measured"]:
-        claims += f", {tally['measured']} measured"
-    return f"{done} of {len(run.outcomes)} notebooks ran to the end; {claims}."
+    return f"{done} of {counted(len(run.outcomes), 'notebook')} ran to the end; {tally(records)}."
+
+
+def tally(records: list[Record]) -> str:
+    """How many claims hold, fail and were only measured, in words."""
+    found = {v: sum(r.verdict == v for r in claims(records)) for v in record.VERDICTS}
+    if not sum(found.values()):
+        return "no claim was checked"
+    parts = [f"{counted(found['pass'], 'claim')} {'holds' if found['pass'] == 1 else 'hold'}"]
+    parts.append(f"{found['fail']} {'fails' if found['fail'] == 1 else 'fail'}")
+    if found["measured"]:
+        parts.append(f"{found['measured']} only measured")
+    return ", ".join(parts)
 
 
 def claims_table(records: list[Record]) -> Table:
@@ -79,13 +111,14 @@ def _not_claimed(records: list[Record]) -> list[str]:
 
 def _html_body(run: Run, records: list[Record], nodes: dict) -> str:
     titles = {stem: render.head(node)[0] or stem for stem, node in nodes.items()}
+    named = render.shown_path(run.parameter_set)
     links = "".join(f'<li><a href="#{s}">{html.escape(t)}</a></li>' for s, t in titles.items())
     parts = [
         "<h1>Crucible report</h1>",
         f'<p class="lead">{html.escape(verdict_sentence(run, records))}</p>',
-        f'<p class="note">Parameter set: {html.escape(run.parameter_set or "defaults")}.</p>',
+        f'<p class="note">Parameter set: {html.escape(named)}.</p>',
         *[_failure_card(o) for o in run.outcomes if o.status in ("failed", "stopped")],
-        *[_claim_card(r) for r in records],
+        *[_claim_card(r) for r in records if r.kind != FAILED_NOTEBOOK],
         f"<nav><h3>Notebooks</h3><ul>{links}</ul></nav>",
         render.scrollable(_outcomes_table(run).html()),
     ]
@@ -109,9 +142,11 @@ def _failure_card(outcome: Outcome) -> str:
 
 
 def _claim_card(item: Record) -> str:
-    counted = f"{item.elements:,} elements, {item.differing:,} differing" if item.elements else ""
+    compared = f"{counted(item.elements, 'element')}, {item.differing:,} differing" if item.elements else ""
     facts = " · ".join(f"{k}: {render_fact(v)}" for k, v in item.facts.items())
-    lines = "".join(f'<div class="note">{html.escape(t)}</div>' for t in (item.compared, counted, facts) if t)
+    lines = "".join(
+        f'<div class="note">{html.escape(t)}</div>' for t in (item.compared, compared, facts) if t
+    )
     badge = f'<span class="badge">{item.verdict}</span>'
     return f'<div class="card {item.verdict}">{badge}<div>{html.escape(item.claim)}</div>{lines}</div>'
 
@@ -125,7 +160,7 @@ def render_fact(value) -> str:
 
 def _markdown_body(run: Run, records: list[Record], nodes: dict) -> str:
     parts = ["# Crucible report", verdict_sentence(run, records)]
-    parts.append(f"Parameter set: {run.parameter_set or 'defaults'}.")
+    parts.append(f"Parameter set: {render.shown_path(run.parameter_set)}.")
     parts += ["## Claims", claims_table(records).markdown()] if records else []
     parts += ["## Notebooks", _outcomes_table(run).markdown()]
     parts += [f"**{o.stem} {o.status}:** {o.error}" for o in run.outcomes if o.error]

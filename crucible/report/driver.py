@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ from crucible.report.parameters import DRIVER_FILLED
 KERNEL = "python3"
 # The kernel's start-up notices are not the user's business; its errors are.
 KERNEL_ARGUMENTS = ("--IPKernelApp.log_level=40",)
+FAILED_NOTEBOOK = "notebook"  # kind of the record that the driver writes for a notebook that failed
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class Run:
     folder: Path
     parameter_set: str
     outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def stems(self) -> list[str]:
+        """The notebooks that ran, in order."""
+        return [o.stem for o in self.outcomes if o.status != "skipped"]
 
     @property
     def exit_code(self) -> int:
@@ -67,22 +73,25 @@ def execute(
 ) -> Run:
     """Run `notebooks` in order with `values[stem]`; a failing notebook is an outcome, never a raise.
 
-    Executed copies land in folder/notebooks, each notebook's record in folder/evidence, all records
-    in folder/evidence.json after every notebook. The kernel is always `python3`, its working
-    directory is `folder`. Ctrl-C stops the run and keeps what is done.
+    Executed copies land in folder/notebooks, each notebook's records in folder/evidence, those of this
+    run's notebooks in folder/evidence.json after every notebook, a failing one as a failed claim. The
+    kernel is always `python3`, its working directory is `folder`. Ctrl-C stops the run and keeps what
+    is done.
     """
     logging.getLogger("papermill").setLevel(logging.ERROR)  # papermill's own lines repeat the progress bar
     (folder / "notebooks").mkdir(parents=True, exist_ok=True)
     run = Run(folder, parameter_set)
+    for notebook in notebooks:  # never pass off an older run's record
+        (folder / "evidence" / f"{notebook.stem}.json").unlink(missing_ok=True)
+    collect(folder, run.stems)
     for notebook in notebooks:
         if any(o.status == "stopped" for o in run.outcomes):
             run.outcomes.append(Outcome(notebook.stem, "skipped", 0.0, None, values.get(notebook.stem, {})))
             continue
-        (folder / "evidence" / f"{notebook.stem}.json").unlink(
-            missing_ok=True
-        )  # never pass off an older run's record
         run.outcomes.append(_one(notebook, values.get(notebook.stem, {}), folder, progress))
-        collect(folder)
+        if run.outcomes[-1].status == "failed":
+            record.save(folder / "evidence" / f"{notebook.stem}.json", [_failure(run.outcomes[-1])])
+        collect(folder, run.stems)
     return run
 
 
@@ -92,7 +101,7 @@ def _one(notebook: Notebook, values: Mapping[str, Literal], folder: Path, progre
 
     executed = folder / "notebooks" / f"{notebook.stem}.ipynb"
     known = parameters(notebook)
-    given = {**_filled(known, folder), **values}
+    given = {**{k: v for k, v in DRIVER_FILLED.items() if k in known}, **values}
     started = time.monotonic()
     status, error = "done", ""
     try:
@@ -126,20 +135,25 @@ def _prepared(notebook: Notebook):
     return node
 
 
-def _filled(known: Mapping, folder: Path) -> dict[str, str]:
-    ours = {"output_dir": folder}
-    if (folder / "evidence.json").exists():
-        ours["evidence_path"] = folder / "evidence.json"
-    return {name: str(ours[name]) for name in DRIVER_FILLED if name in known and name in ours}
+def _failure(outcome: Outcome) -> record.Record:
+    return record.Record(
+        kind=FAILED_NOTEBOOK,
+        claim=f"{outcome.stem} runs to its end",
+        compared="its cells, one by one",
+        verdict="fail",
+        facts={"error": outcome.error},
+    )
 
 
 def _line(text: str) -> str:
     return " ".join(text.split())[:400]
 
 
-def collect(folder: Path) -> Path | None:
-    """Gather folder/evidence/*.json (in name order) into folder/evidence.json; None when there is none."""
-    records = []
-    for path in sorted((folder / "evidence").glob("*.json")):
-        records += record.load(path)
-    return record.save(folder / "evidence.json", records) if records else None
+def collect(folder: Path, stems: Iterable[str]) -> Path:
+    """Gather folder/evidence/<stem>.json of `stems`, in name order, into folder/evidence.json, if only empty.
+
+    Records that an earlier run left in the folder stay out: they are no claims of this one.
+    """
+    paths = [folder / "evidence" / f"{stem}.json" for stem in sorted(stems)]
+    records = [item for path in paths if path.exists() for item in record.load(path)]
+    return record.save(folder / "evidence.json", records)

@@ -8,7 +8,8 @@ from crucible.report.notebooks import Literal, Notebook, Parameter, parameters, 
 
 COMMON = "common"
 # The driver fills these in for every notebook that has them: the run's folder and its evidence so far.
-DRIVER_FILLED = ("output_dir", "evidence_path")
+# A notebook works in that folder, so its copy and the report name no place of this machine.
+DRIVER_FILLED = {"output_dir": ".", "evidence_path": "evidence.json"}
 
 
 def fitting() -> Path:

@@ -6,8 +6,10 @@ import html
 import re
 from pathlib import Path
 
+from crucible.report.notebooks import root
 from crucible.report.page import external_references, highlight
 
+CLOSING = "## What we know now"
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -43,6 +45,23 @@ def scrollable(text: str) -> str:
     return text.replace("<table", '<div class="scroll"><table').replace("</table>", "</table></div>")
 
 
+def established(node, done: bool):
+    """The notebook without papermill's own cells and, unless it is `done`, without what it did not get to.
+
+    A notebook that failed or was stopped keeps its cells up to the last one that ran, and loses its
+    answer: nothing it would have shown may read as if it were so.
+    """
+    cells = [c for c in node.cells if "papermill-error-cell-tag" not in c.metadata.get("tags", [])]
+    if not done:
+        ran = [i for i, c in enumerate(cells) if c.cell_type == "code" and c.execution_count is not None]
+        first = next((c for c in cells[:1] if c.cell_type == "markdown"), None)
+        cells = cells[: ran[-1] + 1] if ran else cells[: first is not None]
+        if first is not None:
+            first.source = first.source.partition("**Answer.**")[0].rstrip()
+    node.cells = cells
+    return node
+
+
 def notebook(node, code: bool = True) -> str:
     """An executed notebook's cells as HTML; code is folded, the parameter cells become one table."""
     parts = []
@@ -51,7 +70,7 @@ def notebook(node, code: bool = True) -> str:
         if cell.cell_type == "markdown":
             parts.append(markdown(cell.source))
         elif cell.cell_type == "code":
-            if code and "papermill-error-cell-tag" not in tags:
+            if code:
                 title = "parameters" if "parameters" in tags else "code"
                 title = "parameters of this run" if "injected-parameters" in tags else title
                 folded = f"<summary>{title}</summary>{highlight(cell.source)}"
@@ -81,6 +100,14 @@ def output(item) -> str:
     return f"<pre>{html.escape(plain(data.get('text/plain', '')))}</pre>"
 
 
+def shown_path(path: str) -> str:
+    """A path as a report names it: inside the checkout from its root, elsewhere the file's name alone."""
+    if not path:
+        return "defaults"
+    found = Path(path).resolve()
+    return str(found.relative_to(root())) if found.is_relative_to(root()) else found.name
+
+
 def plain(text: str) -> str:
     """Text without terminal colours."""
     return _ANSI.sub("", text)
@@ -96,9 +123,9 @@ def head(node) -> tuple[str, str]:
 
 
 def closing(node) -> str:
-    """The last markdown cell with a heading: what the notebook says is known now."""
-    texts = [c.source for c in node.cells if c.cell_type == "markdown" and c.source.startswith("#")]
-    return texts[-1].partition("\n")[2].strip() if len(texts) > 1 else ""
+    """What the notebook says is known now; "" where that part is missing, as after a failure."""
+    texts = [c.source for c in node.cells if c.cell_type == "markdown" and c.source.startswith(CLOSING)]
+    return texts[-1].partition("\n")[2].strip() if texts else ""
 
 
 def figures(node, folder: Path, stem: str) -> list[tuple[Path, str]]:

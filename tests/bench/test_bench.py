@@ -83,7 +83,8 @@ import sys; sys.modules["transformers"] = sys.modules["llama_cpp"] = None
 from crucible.bench.worker import serve; serve({peer!r}, "smollm2", 1)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "is not installed; run: pip install 'crucible[peers]'" in json.loads(done.stdout)["absent"]
+    absent = json.loads(done.stdout)["absent"]
+    assert f"is not installed; run: {sys.executable} -m pip install -e '.[peers]'" in absent
 
 
 def test_an_engine_that_cannot_start_says_why():
@@ -135,9 +136,11 @@ COMMITTED = Path(__file__).resolve().parents[2] / "outputs" / "cpu-2core" / "ben
 
 
 def test_the_figures_of_the_readme_are_those_of_the_committed_record():
-    from crucible.bench.figures import table
+    from crucible.bench.figures import linear, table
 
-    assert table(COMMITTED) in (COMMITTED.parents[2] / "README.md").read_text()
+    readme = (COMMITTED.parents[2] / "README.md").read_text()
+    assert table(COMMITTED) in readme
+    assert linear(COMMITTED) in readme
 
 
 def test_the_committed_record_covers_every_benchmark_and_keeps_its_samples():
@@ -155,3 +158,64 @@ def test_the_command_line_prints_the_side_by_side_and_writes_a_record(tmp_path):
     assert "crucible int8" in done.stdout and "smollm2 head 1x576x49152" in done.stdout
     [kept] = record.load(tmp_path / "b.json")
     assert kept.facts["note"] == "a test" and kept.facts["threads"] == 1 and len(kept.samples) == 10
+
+
+def _stopping(at: int):
+    """Two contenders whose `at`-th call in all is a Ctrl-C."""
+    calls = []
+
+    def sample():
+        calls.append(1)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return float(len(calls))
+
+    return {"a": sample, "b": sample}
+
+
+def test_ctrl_c_keeps_the_rounds_that_are_complete():
+    kept = interleave(_stopping(8), rounds=9, pause=0.0)  # the warm-up round, two whole ones, half of a third
+    assert kept == {"a": [3.0, 6.0], "b": [4.0, 5.0]}
+    with pytest.raises(KeyboardInterrupt):
+        interleave(_stopping(4), rounds=9, pause=0.0)
+
+
+def test_ctrl_c_keeps_the_layers_that_are_measured(monkeypatch):
+    from crucible.bench import linear
+
+    taken = []
+
+    def measure(title, calls, operations, rounds):
+        if len(taken) == 2:
+            raise KeyboardInterrupt
+        taken.append(title)
+        return _outcome(title)
+
+    monkeypatch.setattr(linear, "_measure", measure)
+    found = linear.run(("smollm2",), rows=(1,))
+    assert [o.title for o in found] == taken and [o.stopped for o in found] == [False, True]
+    assert "interrupted" in to_record("linear", "x", found, {}).facts
+
+
+def test_an_absent_peer_stands_in_the_table_and_in_the_record():
+    outcome = Outcome("x", _outcome().contenders, absent=(("llama.cpp", "not installed"),))
+    assert "llama.cpp: not measured (not installed)" in outcome.text()
+    assert to_record("decode", "x", [outcome], {}).facts["llama.cpp, not measured"] == "not installed"
+
+
+def test_torch_is_another_name_of_the_transformers_peer():
+    from crucible.bench.tokens import _names
+
+    assert _names(["f32"], ["torch", "transformers"]) == ["crucible f32", "transformers"]
+
+
+def test_more_than_the_context_and_no_rows_are_refused_before_anything_runs():
+    from crucible.bench import linear, tokens
+
+    with pytest.raises(InputError, match=r"9000 prompt tokens do not fit .* lower --length"):
+        tokens.run("prefill", "synthetic-12x768", length=9000)
+    with pytest.raises(InputError, match=r"and 9000 steps do not fit .* lower --length or --steps"):
+        tokens.run("decode", "synthetic-12x768", length=1, steps=9000)
+    for rows in (0, -1):
+        with pytest.raises(InputError, match="rows must be at least 1"):
+            linear.run(rows=(rows,))

