@@ -95,7 +95,7 @@ Explorer(
         shuffled, lengths, num_pages, request, min(position, lengths[request] - 1)
     ),
     "From a position through the page table to a page and a slot.",
-    request=(0, len(lengths) - 1, len(lengths) - 1),
+    request=(names, len(names) - 1),
     position=(0, max(lengths) - 1, min(37, lengths[-1] - 1)),
 )
 
@@ -156,7 +156,7 @@ expected, moved = first.run(cpu), second.run(cpu)
 assert_same_bits(expected, moved, "attention over shuffled pages")
 same = compare(expected, moved)
 print(f"pools hold {np.isnan(first.kpool).mean():.0%} NaN; outputs hold {same.nan} NaN")
-print(same)
+print(f"{same.elements:,} elements, {same.differing:,} differing")
 
 # %% [markdown]
 # And alone instead of packed: each request's rows carry the digest that they have in company.

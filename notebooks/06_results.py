@@ -17,8 +17,9 @@
 # **Question.** Which claims were checked, on how much data, on which machine, and which of them hold?
 #
 # **Answer.** Those whose row says `pass`. This notebook runs no model and no kernel: it reads evidence
-# files and shows them. In a report it reads the records that the other notebooks have just written;
-# on its own it reads a small committed example. The record that it leaves itself is no claim.
+# files and compiles the kernels for their resources. In a report it reads the records that the other
+# notebooks have just written; on its own it reads a small committed example. The record that it leaves
+# itself is no claim.
 
 # %%
 from pathlib import Path
@@ -27,7 +28,7 @@ from IPython.display import display
 
 from crucible.evidence import environment, record
 from crucible.evidence.statistics import bracket
-from crucible.report import assemble
+from crucible.report import assemble, resources
 from crucible.report.notebooks import root
 from crucible.report.plots import results
 from crucible.report.plots.style import show
@@ -35,6 +36,7 @@ from crucible.report.tables import table
 
 # %% tags=["parameters"]
 evidence_path = ""  # evidence file to show; empty: the committed example, notebooks/fixtures/evidence.json
+bench_path = ""  # whole-model benchmark record; empty: the committed outputs/cpu-2core/bench.json
 output_dir = ""  # folder for this run's evidence record; empty: the record is only shown
 
 # %%
@@ -80,6 +82,25 @@ display(table(("series", "unit", "median", "minimum", "maximum", "samples"), spr
 for unit in dict.fromkeys(one.unit for one in series):
     same_unit = [one for one in series if one.unit == unit]
     show(results.brackets(same_unit), f"Raw samples in {unit} with median and minimum to maximum.")
+
+# %% [markdown]
+# ## Whole-model speed, beside other engines
+#
+# Measured once on a named machine and committed, not by this run. The peers compute other arithmetics;
+# the record says which.
+
+# %%
+bench = Path(bench_path) if bench_path else root() / "outputs/cpu-2core/bench.json"
+speeds = record.load(bench) if bench.exists() else []
+resources.speed_table(speeds)
+
+# %% [markdown]
+# ## What the compiler makes of the CUDA kernels
+#
+# NVRTC compiles without a GPU. This is the code for an H200 (sm_90), each file with its default macros.
+
+# %%
+resources.kernel_table()
 
 # %% [markdown]
 # ## Where it ran

@@ -102,6 +102,7 @@ def _one(notebook: Notebook, values: Mapping[str, Literal], folder: Path, progre
     executed = folder / "notebooks" / f"{notebook.stem}.ipynb"
     known = parameters(notebook)
     given = {**{k: v for k, v in DRIVER_FILLED.items() if k in known}, **values}
+    words = folder / "notebooks" / f"{notebook.stem}.kernel.log"
     started = time.monotonic()
     status, error = "done", ""
     try:
@@ -113,6 +114,7 @@ def _one(notebook: Notebook, values: Mapping[str, Literal], folder: Path, progre
             cwd=str(folder),
             progress_bar={"desc": notebook.stem} if progress else False,
             extra_arguments=list(KERNEL_ARGUMENTS),
+            kernel_manager_class=_kernel_manager(words),
         )
     except PapermillExecutionError as problem:
         status, error = "failed", f"{problem.ename}: {problem.evalue}"
@@ -121,9 +123,29 @@ def _one(notebook: Notebook, values: Mapping[str, Literal], folder: Path, progre
     except Exception as problem:  # a kernel that dies or never starts must not take the other notebooks along
         status, error = "failed", f"{type(problem).__name__}: {problem}"
     seconds = time.monotonic() - started
+    if words.exists() and (status in ("done", "stopped") or not words.stat().st_size):
+        words.unlink()
     return Outcome(
         notebook.stem, status, seconds, executed if executed.exists() else None, given, _line(error)
     )
+
+
+def _kernel_manager(words: Path) -> type:
+    """A kernel manager whose kernel writes its own stderr to `words` instead of the terminal.
+
+    A kernel that is stopped in the middle of a message dies with a traceback of its sockets, which is
+    nothing to the user; the last words of one that dies by itself are kept beside the executed copy.
+    """
+    from jupyter_client.manager import AsyncKernelManager
+
+    class Manager(AsyncKernelManager):
+        async def _async_launch_kernel(self, kernel_cmd, **options):
+            with words.open("w", encoding="utf-8") as log:
+                await super()._async_launch_kernel(kernel_cmd, **{**options, "stderr": log})
+
+        _launch_kernel = _async_launch_kernel
+
+    return Manager
 
 
 def _prepared(notebook: Notebook):

@@ -8,15 +8,17 @@ from crucible.report.plots.style import png
 
 
 class Explorer:
-    """Shows `draw(**values)`; each option is an inclusive integer range (low, high) with a start value.
+    """Shows `draw(**values)`; an option is an integer range (low, high, start), inclusive, or (names, start).
+
+    Of names, `draw` gets the number.
 
     The bundle carries both the widget view and a PNG, and a front end takes the richest that it can
     show: JupyterLab the sliders, a static page or a report the picture of the start values.
     """
 
-    def __init__(self, draw: Callable[..., Figure], caption: str, **options: tuple[int, int, int]):
+    def __init__(self, draw: Callable[..., Figure], caption: str, **options: tuple):
         self._caption = caption
-        self._picture = png(draw(**{name: start for name, (_, _, start) in options.items()}))
+        self._picture = png(draw(**{name: start for name, (*_, start) in options.items()}))
         self._widget = _widget(draw, self._picture, options)
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
@@ -27,16 +29,20 @@ class Explorer:
         return bundle
 
 
-def _widget(draw: Callable[..., Figure], picture: bytes, options: dict[str, tuple[int, int, int]]):
+def _widget(draw: Callable[..., Figure], picture: bytes, options: dict[str, tuple]):
     try:
         import ipywidgets
     except ImportError:
         return None  # the picture is all there is to show
     image = ipywidgets.Image(value=picture, format="png", layout={"max_width": "100%"})
-    sliders = {
-        name: ipywidgets.IntSlider(value=start, min=low, max=high, description=name, continuous_update=False)
-        for name, (low, high, start) in options.items()
-    }
+
+    def slider(name: str, first, *rest):
+        common = dict(description=name, continuous_update=False, value=rest[-1])
+        if isinstance(first, int):
+            return ipywidgets.IntSlider(min=first, max=rest[0], **common)
+        return ipywidgets.SelectionSlider(options=[(label, i) for i, label in enumerate(first)], **common)
+
+    sliders = {name: slider(name, *option) for name, option in options.items()}
 
     def redraw(_change) -> None:
         image.value = png(draw(**{name: slider.value for name, slider in sliders.items()}))

@@ -26,7 +26,7 @@ a { color: var(--link); }
 code, pre { font: .86em/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 p code, li code, td code { background: var(--card); border-radius: 4px; padding: .1em .3em; }
 pre { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: .8rem;
-  margin: .6rem 0; overflow-x: auto; }
+  margin: .6rem 0; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere; }
 pre.error { border-color: var(--fail); }
 details { margin: .4rem 0; }
 summary { cursor: pointer; color: var(--muted); font-size: .85rem; }
@@ -38,7 +38,10 @@ th { white-space: nowrap; font-weight: 600; }
 .where td:first-child { white-space: nowrap; } .where td { overflow-wrap: anywhere; }
 figure { margin: 1.2rem 0; }
 figure img { display: block; width: 100%; height: auto; background: #fff; border-radius: 8px;
-  padding: .4rem; min-width: 36rem; }
+  padding: .4rem; }
+@media (prefers-color-scheme: dark) { figure img { filter: invert(.9) hue-rotate(180deg); } }
+@media (max-width: 40rem) { table { font-size: .8rem; } th, td { padding: .25rem .4rem; }
+  th { white-space: normal; } td { overflow-wrap: anywhere; } }
 figcaption { color: var(--muted); font-size: .9rem; margin-top: .4rem; }
 .lead { font-size: 1.1rem; }
 .note { color: var(--muted); font-size: .9rem; }

@@ -65,6 +65,8 @@ def test_the_explorer_renders_with_and_without_widgets(monkeypatch):
         return layout.lookup(TABLES, [37, 5], 6, 0, position)
 
     live = Explorer(draw, "caption", position=(0, 36, 20))._repr_mimebundle_()
+    named = Explorer(lambda request: draw(request), "caption", request=(["A", "B"], 1))
+    assert [c.options for c in named._widget.children[:1]] == [(("A", 0), ("B", 1))]
     assert live["image/png"].startswith(b"\x89PNG") and any("widget-view" in k for k in live)
     real = builtins.__import__
 

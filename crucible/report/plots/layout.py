@@ -103,8 +103,9 @@ def lookup(tables: np.ndarray, lengths: Sequence[int], num_pages: int, request: 
     )
     start, end = (1.0, page_count - 1 - logical + 0.43), (centres[target][0] - 0.5, centres[target][1])
     arrow = ConnectionPatch(
-        start, end, "data", "data", axesA=left, axesB=right, arrowstyle="-|>", color=INK, lw=1.4
+        start, end, "data", "data", axesA=left, axesB=right, arrowstyle="-|>", color=INK, lw=1.2
     )
+    arrow.set_alpha(0.3)  # it may cross page labels, which must stay readable
     arrow.set_in_layout(False)  # the arrow must not change the layout it follows
     figure.add_artist(arrow)
     return figure

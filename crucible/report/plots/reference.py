@@ -68,15 +68,20 @@ def rank_gaps(logits: np.ndarray, moved: np.ndarray) -> Figure:
     shift = np.abs(moved.astype(np.float64) - logits)
     trades = -np.diff(moved.astype(np.float64)) < 0
     figure, axes = new(8.6, 3.4)
-    ranks, floor = np.arange(1, len(logits)), 2.0**-21
-    axes.plot(ranks, np.maximum(gaps, floor), ".", color=BLUE, markersize=3.5)
-    axes.plot(np.arange(1, len(logits) + 1), np.maximum(shift, floor), ".", color=ORANGE, markersize=3.5)
-    axes.plot(ranks[trades], np.maximum(gaps[trades], floor), "o", color=RED, fillstyle="none", markersize=9)
-    axes.plot([], [], "o", color=BLUE, markersize=5, label="gap to the next rank")
-    axes.plot([], [], "o", color=ORANGE, markersize=5, label="shift of the logit")
+    ranks, every, floor = np.arange(1, len(logits)), np.arange(1, len(logits) + 1), 2.0**-21
+    apart, shifted = gaps > 0, shift > 0  # a log scale has no place for zero: zeros are counted, not drawn
+    axes.plot(ranks[apart], gaps[apart], ".", color=BLUE, markersize=3.5)
+    axes.plot(every[shifted], shift[shifted], ".", color=ORANGE, markersize=3.5)
+    ringed = np.maximum(gaps[trades], floor)  # a pair of equal logits that parts is ringed at the lower edge
+    axes.plot(ranks[trades], ringed, "o", color=RED, fillstyle="none", markersize=9)
+    label = f"gap to the next rank ({int((~apart).sum())} are zero)"
+    axes.plot([], [], "o", color=BLUE, markersize=5, label=label)
+    label = f"shift of the logit ({int((~shifted).sum())} are zero)"
+    axes.plot([], [], "o", color=ORANGE, markersize=5, label=label)
     label = f"neighbours that trade places: {int(trades.sum())}"
     axes.plot([], [], "o", color=RED, fillstyle="none", markersize=8, label=label)
     axes.set(xscale="log", yscale="log", xlabel="rank of the token (1 = most likely)", ylabel="logit units")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.legend(loc="upper right", ncols=3, fontsize=8.5)
     axes.set_ylim(floor / 2, max(10.0, float(gaps.max()) * 8))
     return figure
