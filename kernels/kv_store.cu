@@ -16,7 +16,7 @@ extern "C" __global__ void __launch_bounds__(256)
   const Segment s = desc[segment];
   const int* table = tables + static_cast<long long>(s.table_index) * stride;
   const long long from = static_cast<long long>(row) * kv_dim;
-  const long long to = slot_offset(table, s.absolute_start + row - s.packed_start, layer, layers, kv_dim);
+  const long long to = slot_offset(table, s.absolute_start + (row - s.packed_start), layer, layers, kv_dim);
   for (int d = threadIdx.x; d < kv_dim; d += 256) {
     kpool[to + d] = k[from + d];
     vpool[to + d] = v[from + d];

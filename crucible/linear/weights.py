@@ -39,6 +39,11 @@ def quantize_weight(device, w):
     n, k = w.shape
     q, scale = device.empty((n, k), np.int8), device.empty(n)
     device.call("crucible_quantize_weight", w, q, scale, n, k)
+    bad = np.flatnonzero(~np.isfinite(scale))
+    if bad.size:
+        raise InputError(
+            f"row {bad[0]} of the weight holds NaN or infinity, which int8 cannot carry; use f32"
+        )
     return q, scale
 
 

@@ -20,10 +20,10 @@ def round_f32(x: Fraction) -> np.float32:
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     if magnitude < Fraction(2) ** exponent:
         exponent -= 1
-    ulp = Fraction(2) ** max(exponent - 23, -149)
-    steps = round(magnitude / ulp)  # Fraction rounds half to even
-    # steps * ulp has at most 24 significant bits, so each conversion below is exact.
-    value = np.float32(math.ldexp(steps, int(math.log2(ulp))))
+    shift = max(exponent - 23, -149)
+    steps = round(magnitude / Fraction(2) ** shift)  # Fraction rounds half to even
+    # steps * 2^shift has at most 24 significant bits, so each conversion below is exact in any rounding mode.
+    value = np.float32(math.ldexp(steps, shift))
     return value if x > 0 else -value
 
 

@@ -35,7 +35,10 @@ struct Problem {
 
 // The real number 1/sqrt(D) rounded once: evaluated in f64, whose error cannot reach a rounding
 // boundary of f32 for any D that is a multiple of 32 below 2^16 (checked by a test).
-float scale_of(int64_t D) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(D))); }
+float scale_of(int64_t D) {
+  FloatEnv env;
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(D)));
+}
 
 float plain_score(const float* q, const float* k, int64_t D, float scale) {
   float p[32];

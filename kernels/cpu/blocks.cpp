@@ -127,11 +127,17 @@ CRUCIBLE_API void crucible_rope_strided(const float* x, const int32_t* positions
         for (int64_t h = 0; h < H; h++) {
           const float* in = x + t * stride + h * D;
           float* out = y + t * stride + h * D;
-          for (int64_t i = 0; i < half; i += 8) {  // half is a multiple of 16
+          int64_t i = 0;
+          for (; i + 8 <= half; i += 8) {
             const f8 a = f8::load(in + i), b = f8::load(in + i + half);
             const f8 ci = f8::load(c + i), si = f8::load(s + i);
             fma(neg(b), si, a * ci).store(out + i);
             fma(a, si, b * ci).store(out + i + half);
+          }
+          for (; i < half; i++) {
+            const float a = in[i], b = in[i + half];
+            out[i] = std::fma(-b, s[i], a * c[i]);
+            out[i + half] = std::fma(a, s[i], b * c[i]);
           }
         }
       },

@@ -198,7 +198,16 @@ CRUCIBLE_API void crucible_quantize_weight(const float* w, int8_t* q, float* s, 
   parallel_for(N, [&](int64_t n) {
     const float* row = w + n * K;
     float largest = 0.0f;
-    for (int64_t k = 0; k < K; k++) largest = std::max(largest, std::fabs(row[k]));
+    bool finite = true;
+    for (int64_t k = 0; k < K; k++) {
+      largest = std::max(largest, std::fabs(row[k]));
+      finite &= std::isfinite(row[k]);
+    }
+    if (!finite) {  // the caller refuses such a weight
+      s[n] = float_of(0x7FC00000u);
+      std::memset(q + n * K, 0, K);
+      return;
+    }
     float scale = largest / 127.0f;
     if (scale < 0x1p-126f) scale = 0.0f;
     s[n] = scale;
@@ -231,13 +240,31 @@ CRUCIBLE_API void crucible_quantize_rows(const float* x, int16_t* q, float* A, i
       T,
       [&](int64_t t) {
         const float* row = x + t * K;
-        f8 m = f8::zero();
+        f8 m = f8::zero(), zero = f8::zero();  // `zero` becomes NaN with the first value that is not finite
         int64_t k = 0;
-        for (; k + 8 <= K; k += 8) m = max(m, abs(f8::load(row + k)));
-        float part[8], largest = 0.0f;
+        for (; k + 8 <= K; k += 8) {
+          const f8 v = f8::load(row + k);
+          m = max(m, abs(v));
+          zero = fma(v, f8::zero(), zero);
+        }
+        float part[8], sign[8], largest = 0.0f;
         m.store(part);
-        for (float v : part) largest = std::max(largest, v);
-        for (; k < K; k++) largest = std::max(largest, std::fabs(row[k]));
+        zero.store(sign);
+        bool finite = true;
+        for (int i = 0; i < 8; i++) {
+          largest = std::max(largest, part[i]);
+          finite &= sign[i] == 0.0f;
+        }
+        for (; k < K; k++) {
+          largest = std::max(largest, std::fabs(row[k]));
+          finite &= std::isfinite(row[k]);
+        }
+        if (!finite) {  // outside the contract: the row's outputs become NaN, which nothing takes for a
+                        // number
+          A[t] = float_of(0x7FC00000u);
+          std::memset(q + t * K, 0, K * sizeof *q);
+          return;
+        }
         if (largest < 0x1p-100f) largest = 0.0f;
         A[t] = largest;
         const float c = largest == 0.0f ? 0.0f : 32512.0f / largest;

@@ -4,7 +4,12 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <system_error>
 #include <thread>
+
+#if defined(__unix__)
+#include <pthread.h>
+#endif
 
 #include "cpu/vec.h"
 
@@ -42,9 +47,26 @@ struct Pool {
 constexpr uint64_t kOpen = 1ull << 15;
 constexpr uint64_t kJoined = kOpen - 1;
 
+// Never destroyed: detached workers may outlive static destructors.
+std::atomic<Pool*> current{nullptr};
+
+// A forked child has none of its parent's workers, and locks that they may have held: it starts afresh.
+void after_fork() {
+  Pool* fresh = new Pool;
+  fresh->target.store(current.load()->target.load());
+  current.store(fresh);
+}
+
 Pool& the_pool() {
-  static Pool* p = new Pool;  // never destroyed: detached workers may outlive static destructors
-  return *p;
+  static const bool made = [] {
+    current.store(new Pool);
+#if defined(__unix__)
+    pthread_atfork(nullptr, nullptr, after_fork);
+#endif
+    return true;
+  }();
+  (void)made;
+  return *current.load(std::memory_order_acquire);
 }
 
 void take_items(Pool& p) {
@@ -91,12 +113,21 @@ namespace pool {
 
 int threads() { return the_pool().target.load(); }
 
+// Starts what is missing of `target`; where the system gives no more threads, those that run are enough.
+static void start_workers(Pool& p) {
+  try {
+    for (; p.started < p.target.load(); p.started++) std::thread(worker, p.started).detach();
+  } catch (const std::system_error&) {
+    p.target.store(p.started);
+  }
+}
+
 void set_threads(int n) {
   Pool& p = the_pool();
   std::lock_guard<std::mutex> guard(p.caller);
   n = n < 1 ? 1 : n > 1024 ? 1024 : n;
   p.target.store(n);
-  for (; p.started < n; p.started++) std::thread(worker, p.started).detach();
+  start_workers(p);
 }
 
 void run(int64_t items, Body body, void* context) {
@@ -107,6 +138,7 @@ void run(int64_t items, Body body, void* context) {
     for (int64_t i = 0; i < items; i++) body(context, i);
     return;
   }
+  if (p.started < p.target.load()) start_workers(p);  // the first job after a fork
   p.job = {body, context, items};
   p.next.store(0, std::memory_order_relaxed);
   const uint64_t epoch = (p.state.load(std::memory_order_relaxed) >> 16) + 1;
