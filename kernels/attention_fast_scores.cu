@@ -3,7 +3,7 @@
 // q [T][Hq][D]; kpool [pages][layers][16][Hkv*D]; tables int32 [requests][stride]; items [grid.x];
 // scores [grid.x][DISTS][C], C a multiple of 128. Grid: (items, blocks of 128 keys); a block beyond its
 // item's end leaves. Block: 128 threads, thread = one key with its K in registers; tree32 inside the thread,
-// four distributions at a time. Scores of keys that a row does not see are written and never read.
+// four distributions at a time. Scores of keys that a row does not see are written and never used.
 // Contract sections: 1, 3, 4, 5. Verdict: see attention_fast.md.
 #include "attention_fast.cuh"
 
@@ -55,14 +55,17 @@ extern "C" __global__ void __launch_bounds__(128)
   __syncthreads();
 
   const int j = base + t;
-  if (j >= end) return;
+  float* to = scores + static_cast<long long>(blockIdx.x) * DISTS * C + j;
+  if (j >= end) {  // so that whoever reads four scores at a time reads no memory that nobody wrote
+    for (int a = 0; a < count; a++) to[static_cast<long long>(a) * C] = 0.0f;
+    return;
+  }
   float k[D];
 #pragma unroll
   for (int i = 0; i < D / 4; i++) {
     const float4 four = load4(keys + t * kKeyStride + 4 * i);
     k[4 * i] = four.x, k[4 * i + 1] = four.y, k[4 * i + 2] = four.z, k[4 * i + 3] = four.w;
   }
-  float* to = scores + static_cast<long long>(blockIdx.x) * DISTS * C + j;
 #pragma unroll 1
   for (int first = 0; first < count; first += 4) {
     float score[4];

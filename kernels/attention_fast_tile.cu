@@ -297,11 +297,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
 #pragma unroll
       for (int i = 0; i < 8; i++) sums[v][i] = 0.0f;
     auto load = [&](int tile) {
+      const bool whole = tile * 64 + 64 <= end;
       const float *from_even = even + tile * 64 * TILE, *from_odd = odd + tile * 64 * TILE;
 #pragma unroll
       for (int h = 0; h < 2; h++)
 #pragma unroll
-        for (int i = 0; i < 8; i++) e[h][i] = (i & 1 ? from_odd : from_even)[(h * 32 + i * 4) * TILE];
+        for (int i = 0; i < 8; i++) {
+          // Past the end nobody wrote: harmless in shared memory, an uninitialised read in scratch memory.
+          const bool written = !GLOBAL || whole || tile * 64 + h * 32 + i * 4 + residue < end;
+          e[h][i] = written ? (i & 1 ? from_odd : from_even)[(h * 32 + i * 4) * TILE] : 0.0f;
+        }
     };
     stage_values(0);
     if (GLOBAL) load(0);
@@ -342,7 +347,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
       }
       if (GLOBAL && tile + 1 < tiles) load(tile + 1);  // long before its use: it comes from memory
       copies_wait<0>();
-      meet<kThreads>();  // weights and values of this tile are there; the tile before is chained
+      meet();  // weights and values of this tile are there; the tile before is chained
       if (tile + 1 < tiles) stage_values(tile + 1);
     }
     // Z: tree32 over 32v … 32v + 31, whose strides 16, 8, 4 lie in one thread and 2, 1 across residues
@@ -355,7 +360,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
         for (int i = 0; i < o; i++) a[i] = __fadd_rn(a[i], a[i + o]);
       parts[(v * 4 + residue) * TILE + dist] = a[0];
     }
-    meet<kThreads>();
+    meet();
     if (member < TILE) {
       float w[8];
 #pragma unroll
@@ -365,7 +370,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
       }
       maxima[member] = __fdiv_rn(1.0f, tree8(w));
     }
-    meet<kThreads>();
+    meet();
     return;
   }
 
@@ -414,11 +419,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
 
 #pragma unroll 1
   for (int tile = 0; tile < tiles; tile++) {
-    meet<kThreads>();
+    meet();
     value_tile(tile);
   }
-  meet<kThreads>();
-  meet<kThreads>();  // 1/Z is there
+  meet();
+  meet();  // 1/Z is there
 #pragma unroll
   for (int a = 0; a < 4; a++) {
     const int row = (quad * 4 + a) / G, head = kv_head * G + (quad * 4 + a) % G;

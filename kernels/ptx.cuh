@@ -23,10 +23,7 @@ template <int kPending>
 static inline void copies_wait() {}
 template <int kBranch>
 static inline void stand_apart() {}
-template <int kThreads>
-static inline void meet() {
-  simt_bar_sync(1, kThreads);
-}
+static __noinline__ void meet() { __syncthreads(); }
 
 #else
 
@@ -59,10 +56,8 @@ template <int kBranch>
 __device__ __forceinline__ void stand_apart() {
   asm volatile("// branch %0\n" ::"n"(kBranch));
 }
-// __syncthreads of all kThreads threads of the block, where the roles of a kernel stand at different lines.
-template <int kThreads>
-__device__ __forceinline__ void meet() {
-  __syncthreads();
-}
+// __syncthreads where the roles of a kernel stand at different lines: a function that is called, so that all
+// of them wait at one instruction, as synccheck demands.
+__device__ __noinline__ void meet() { __syncthreads(); }
 
 #endif

@@ -32,7 +32,8 @@ def rope(device, x, positions, cos, sin, D, out=None):
         return out
     if device.name != "cuda" and not 0 <= positions.min() <= positions.max() < cos.shape[0]:
         raise InputError(
-            f"positions run from {positions.min()} to {positions.max()}; the table has rows 0 to {cos.shape[0] - 1}"
+            f"positions run from {positions.min()} to {positions.max()}; "
+            f"the table has rows 0 to {cos.shape[0] - 1}"
         )
     if device.name == "cpu":
         device.call("crucible_rope", x, positions, cos, sin, out, T, H, D)
