@@ -69,7 +69,9 @@ def run(
     names = _names(modes, against)
     positions = length + (steps + 1 if task == "decode" else 1)
     if positions > (context := _context(model)):
-        wanted = f"{length} prompt tokens" + (f" and {steps} steps" if task == "decode" else "")
+        wanted = f"{length} prompt token{'s' * (length != 1)}" + (
+            f" and {steps} steps" if task == "decode" else ""
+        )
         lower = "--length or --steps" if task == "decode" else "--length"
         raise InputError(f"{wanted} do not fit the context of {model}, {context} tokens; lower {lower}")
     ids = prompt(model, length)

@@ -99,20 +99,27 @@ def _kernels() -> dict[str, Any]:
         "simt": ", ".join(stems) or "none",
         "cuda": f"{', '.join(stems) or 'none'} ({'ready' if _has_gpu() else 'needs an NVIDIA GPU'})",
     }
-    if _has_gpu():
-        for stem in stems:
-            found[f"cuda {stem}"] = _resources(stem)
+    arch = _architecture()
+    for stem in stems:
+        found[f"{arch} {stem}"] = _resources(stem, arch)
     return found
 
 
-def _resources(stem: str) -> str:
-    """What NVRTC gives a kernel on this GPU: registers, spills, static shared memory."""
+def _architecture() -> str:
+    """The GPU's, else the one that the kernels are recorded on: NVRTC compiles for it on any machine."""
+    if not _has_gpu():
+        return "sm_90"
     import cupy
 
+    return f"sm_{cupy.cuda.Device(0).compute_capability}"
+
+
+def _resources(stem: str, arch: str) -> str:
+    """What NVRTC gives a kernel: registers, spills, static shared memory."""
     from crucible.device.nvrtc import compile_cubin
 
     try:
-        used = compile_cubin(stem, f"sm_{cupy.cuda.Device(0).compute_capability}", {}).resources
+        used = compile_cubin(stem, arch, {}).resources
     except Exception as error:  # a doctor reports what is broken instead of stopping
         return f"does not compile here: {error}"
     shown = (
@@ -152,7 +159,8 @@ def _caches() -> dict[str, Any]:
     found = {"cache": str(root)}
     for folder in sorted(p for p in root.glob("*") if p.is_dir()):
         files = [p for p in folder.rglob("*") if p.is_file()]
-        found[f"cache/{folder.name}"] = f"{len(files)} files, {_size(sum(p.stat().st_size for p in files))}"
+        many = f"{len(files)} file{'' if len(files) == 1 else 's'}"
+        found[f"cache/{folder.name}"] = f"{many}, {_size(sum(p.stat().st_size for p in files))}"
     return found
 
 

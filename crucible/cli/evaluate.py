@@ -57,4 +57,4 @@ def register(app: typer.Typer) -> None:
             }
             print(json.dumps(found, ensure_ascii=False))
         else:
-            print(f"{value:.4f} nats/token over {tokens} tokens ({loaded.name}, {mode})")
+            print(f"{value:.4f} nats/token over {tokens} token{'s' * (tokens != 1)} ({loaded.name}, {mode})")

@@ -88,7 +88,8 @@ def _per_variant(gate: TensorGate, name: str) -> dict[str, str]:
         kind = section.split()[0]
         ours = "online" if variant in gate.online else "exact"
         if (kind in ("cases", "geometry") and name == ours) or section.startswith(name):
-            text = f"{t.comparisons} comparisons, {t.elements} elements, {t.bad} failed"
+            many = f"{t.comparisons} comparison{'s' * (t.comparisons != 1)}"
+            text = f"{many}, {t.elements} elements, {t.bad} failed"
             text += f", {t.differing} differing"
             if variant in gate.online and name == "online":
                 text += f", {t.halves} halves, abs {t.max_absolute:.3g}, rel {t.max_relative:.3g}"

@@ -194,6 +194,8 @@ def test_doctor_shows_the_machine_and_never_fails(crucible, monkeypatch):
     }
     assert "vector level" in report["machine"] and "compiler" in report["machine"]
     assert "attention_reference" in report["kernels"]["simt"]
+    resources = [v for k, v in report["kernels"].items() if k.startswith("sm_")]
+    assert len(resources) > 3 and all("registers" in v or "does not compile here" in v for v in resources)
     monkeypatch.setenv("CRUCIBLE_VECTOR_LEVEL", "nonsense")
     monkeypatch.setenv("CXX", "/nonexistent")
     code, out, _ = crucible("doctor")
