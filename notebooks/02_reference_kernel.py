@@ -371,6 +371,8 @@ result = record.Record(
     not_claimed=("speed on a GPU", "quality of the model beyond one paragraph of English"),
     environment=environment.capture("cpu, simt"),
 )
+
+# %%
 model_records = [
     record.Record(
         kind="model",

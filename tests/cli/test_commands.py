@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from crucible.cli import main as cli
+from crucible.errors import UnavailableError
 from crucible.model.fetch import SOURCES, fetch
 from crucible.model.model import Model
 
@@ -315,3 +316,12 @@ def test_a_cache_that_cannot_be_written_is_one_sentence():
         )
         assert done.returncode == 2 and "Traceback" not in done.stderr
         assert done.stderr.splitlines()[-1].startswith("error: cannot write into the cache folder /proc/nope")
+
+
+def test_a_compiler_that_does_not_work_is_refused_and_none_is_tried_in_its_place(monkeypatch):
+    from crucible.device.host import compiler
+
+    for named in ("/bin/false", "/nonexistent", "'open"):
+        monkeypatch.setenv("CXX", named)
+        with pytest.raises(UnavailableError, match="no working C"):
+            compiler.__wrapped__()

@@ -57,7 +57,7 @@ def overview(
     tone = GREEN if len(everything) == 1 else RED
     top = float(len(arrangements))
     axes.text(0, top + 1.15, "One request, one set of bits", fontsize=15, weight="bold", va="center")
-    subtitle = "whatever the batch, the chunking, the pages and the device"
+    subtitle = "digest of its attention output, whatever the batch, the chunking, the pages and the device"
     axes.text(0, top + 0.72, subtitle, fontsize=10.5, color=MUTED, va="center")
     heads = {_ROWS_AT: "packed rows", _PAGES_AT: "K/V pages in memory"}
     heads |= {_CELLS_AT + i * _CELL_WIDE: name for i, name in enumerate(digests)}
