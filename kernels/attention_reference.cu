@@ -11,8 +11,8 @@
 // history and three quarters of it idle in the output loop; the bits are what counts here.
 #include "paged.cuh"
 
-// Five blocks on a multiprocessor leave 48 registers a thread; six would spill.
-extern "C" __global__ void __launch_bounds__(256, 5)
+// Four blocks on a multiprocessor leave 64 registers a thread; five would spill.
+extern "C" __global__ void __launch_bounds__(256, 4)
     attention_reference(const float* __restrict__ q, const float* __restrict__ kpool,
                         const float* __restrict__ vpool, const int* __restrict__ tables, int stride,
                         const Segment* __restrict__ desc, int S, int layer, int layers, int Hq, int Hkv,
