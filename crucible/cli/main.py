@@ -46,6 +46,9 @@ def _root(
 
 def main() -> None:
     """Run the command line; a CrucibleError becomes `error: <sentence>` and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that lacks a character gets its escape
+            stream.reconfigure(errors="backslashreplace")
     for command in COMMANDS:
         importlib.import_module(f"crucible.cli.{command}").register(app)
     try:
