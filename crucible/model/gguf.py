@@ -120,7 +120,7 @@ class _Cursor:
 
 @dataclass(frozen=True)
 class Container:
-    """An open GGUF file: metadata as Python values (numbers in arrays as NumPy's), and each tensor's place."""
+    """An open GGUF file: metadata as Python values (NumPy arrays for numbers), and the place of each tensor."""
 
     path: Path
     metadata: dict[str, Any]
