@@ -120,7 +120,7 @@ class _Cursor:
 
 @dataclass(frozen=True)
 class Container:
-    """An open GGUF file: metadata as Python values (NumPy arrays for numbers), and the place of each tensor."""
+    """An open GGUF file: metadata as Python values (numbers in arrays as NumPy), and where tensors lie."""
 
     path: Path
     metadata: dict[str, Any]
