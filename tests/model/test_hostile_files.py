@@ -215,7 +215,8 @@ def test_gguf_keys_twice_and_tensors_over_one_another_are_refused(tmp_path):
 
 
 def test_a_terminal_without_a_character_gets_its_escape():
-    code = "from crucible.cli import main; main.COMMANDS = (); main.app = lambda: print('caf\\u00e9'); main.main()"
+    code = "from crucible.cli import main; main.COMMANDS = ()\n"
+    code += "main.app = lambda: print('caf\\u00e9'); main.main()"
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stdout) == (0, "caf\\xe9\n"), done.stderr
