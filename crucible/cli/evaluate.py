@@ -28,19 +28,14 @@ def register(app: typer.Typer) -> None:
         Plain English gives a working SmolLM2 1.6 to 2.5; a wrong weight layout gives far more.
         """
         from crucible.cli.generate import load_model
-        from crucible.errors import InputError
+        from crucible.files import read_text
         from crucible.model.evaluate import nll
         from crucible.model.generate import whole_number
 
         whole_number("window", window, 2)
         if max_tokens is not None:
             whole_number("max_tokens", max_tokens, 2)
-        try:
-            text = text_file.read_text(encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot read {text_file}: {error.strerror}") from None
-        except UnicodeDecodeError as error:
-            raise InputError(f"{text_file} is not UTF-8 text: byte {error.start}") from None
+        text = read_text(text_file)
         loaded = load_model(model, device, mode)
         value, tokens = nll(loaded, loaded.encode(text)[:max_tokens], window)
         if json_output:

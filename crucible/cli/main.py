@@ -88,6 +88,9 @@ def _root(
 
 def main() -> None:
     """Run the command line; a CrucibleError becomes `error: <sentence>` and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that lacks a character gets its escape
+            stream.reconfigure(errors="backslashreplace")
     try:
         for name in unknown_variables():
             print(f"warning: {name} is no variable that Crucible reads; see README.md", file=sys.stderr)

@@ -13,6 +13,7 @@ from crucible.device import host
 from crucible.device.base import Device
 from crucible.device.sources import kernels_dir
 from crucible.errors import InputError, UnavailableError
+from crucible.files import brief
 
 # Flags and macro of each level, best first. Every level gives the same bits.
 LEVELS: dict[str, tuple[str, ...]] = {
@@ -68,8 +69,8 @@ def default_threads() -> int:
     value = os.environ.get("CRUCIBLE_THREADS")
     if value is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not value.isdigit() or not 1 <= int(value) <= 1024:
-        raise InputError(f"CRUCIBLE_THREADS={value!r} must be a whole number from 1 to 1024")
+    if not (value.isascii() and value.isdigit() and len(value) <= 9 and 1 <= int(value) <= 1024):
+        raise InputError(f"CRUCIBLE_THREADS={brief(value)} must be a whole number from 1 to 1024")
     return int(value)
 
 

@@ -43,11 +43,14 @@ def compiler() -> tuple[tuple[str, ...], str]:
     candidates.append((sys.executable, "-m", "ziglang", "c++"))
     for command in candidates:
         try:
-            shown = subprocess.run([*command, "--version"], capture_output=True, text=True)
+            shown = subprocess.run(
+                [*command, "--version"],
+                **{"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"},
+            )
         except OSError:
             continue
         if shown.returncode == 0:
-            return command, shown.stdout.strip().splitlines()[0]
+            return command, (shown.stdout.strip().splitlines() or ["no version"])[0]
     raise UnavailableError(
         "no C++17 compiler found (tried g++, clang++, the ziglang wheel); "
         "install g++ or run: pip install ziglang"
@@ -55,10 +58,11 @@ def compiler() -> tuple[tuple[str, ...], str]:
 
 
 def _run(command: list[str], stem: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if "error:" in line] or [done.stderr[:500]]
-        raise UnavailableError(f"{command[0]} could not compile {stem}: {lines[0].strip()}")
+        said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        lines = [line for line in said if "error:" in line] or said or [f"exit code {done.returncode}"]
+        raise UnavailableError(f"{command[0]} could not compile {stem}: {lines[0][:500]}")
 
 
 def compile_shared(
@@ -93,10 +97,25 @@ def compile_shared(
             with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
                 list(workers.map(compile_one, units, objects))
             _run([*command, *flags, "-shared", "-o", str(out), *map(str, objects)], stem)
+        # Not loaded to see: it may be for another machine, or need a sanitizer in place first.
+        if not _is_library(out):
+            raise UnavailableError(
+                f"{' '.join(command)} made no library of {stem}; set CXX to a C++17 compiler"
+            )
 
     return cache.build_once(folder, f"{stem}-{digest}.so", build)
 
 
+def _is_library(path: Path) -> bool:
+    """Whether the file starts as an ELF or a 64-bit Mach-O file does."""
+    with open(path, "rb") as handle:
+        return handle.read(4) in (b"\x7fELF", b"\xcf\xfa\xed\xfe")
+
+
 def load(path: Path) -> ctypes.CDLL:
-    """Load a compiled library (kept for the life of the process)."""
-    return ctypes.CDLL(str(path))
+    """Load a compiled library (kept for the life of the process); UnavailableError when that fails."""
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        why = " ".join(str(error).split())
+        raise UnavailableError(f"cannot load {path} ({why}); delete it to have it built again") from None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from crucible.errors import InputError
 from crucible.evidence.environment import Environment
+from crucible.files import read_text, shown
 
 FORMAT = "crucible-evidence"
 FORMAT_VERSION = 1
@@ -118,10 +119,12 @@ def load(path: Path | str) -> list[Record]:
     """The records of an evidence file. Raises InputError naming the file, the record and the field."""
     path = Path(path)
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"no evidence file at {path}; run `crucible report` to make one") from None
-    except (ValueError, OSError) as error:
+        if not os.path.lexists(path):
+            raise InputError(f"no evidence file at {shown(path)}; run `crucible report` to make one")
+        body = json.loads(read_text(path))
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a readable evidence file: {error}") from None
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise InputError(f'{path} is not an evidence file: it lacks "format": "{FORMAT}"')

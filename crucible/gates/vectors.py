@@ -1,5 +1,6 @@
 """Conformance vector files: what arrays each kind holds, and a reader that refuses anything else."""
 
+import os
 import re
 import struct
 import zipfile
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from crucible.errors import InputError
+from crucible.files import open_regular, shown
 
 _CASES = {
     "case_logits": "i4 c",
@@ -117,35 +119,36 @@ def find(paths: list[Path]) -> list[Path]:
     """Vector files named by the paths; a folder stands for its .npz files in order of name."""
     files: list[Path] = []
     for path in paths:
-        if path.is_dir():
+        if os.path.isdir(path):
             inside = sorted(path.glob("*.npz"))
             if not inside:
                 raise InputError(f"folder {path} holds no .npz file; name a folder of vectors")
             files += inside
-        elif path.exists():
+        elif os.path.exists(path):
             files.append(path)
         else:
-            raise InputError(f"{path} does not exist; name a vector file or a folder of them")
+            raise InputError(f"{shown(path)} does not exist; name a vector file or a folder of them")
     if not files:
         raise InputError("no vector files were named; give a file or a folder")
     return files
 
 
-def _is_other(path: Path) -> bool:
+def _is_other(handle) -> bool:
     """Whether NumPy would take the file for a pickle, and advise to load it unsafely."""
-    with open(path, "rb") as handle:
-        begin = handle.read(6)
+    begin = handle.read(6)
+    handle.seek(0)
     return bool(begin) and begin[:2] != b"PK" and begin != b"\x93NUMPY"
 
 
 def read(path: Path) -> VectorFile:
     """Read and check one file; InputError with one sentence when it is damaged or not of the format."""
+    handle = open_regular(path)
     try:
-        if _is_other(path):
+        if _is_other(handle):
             raise InputError(
                 f"{path} is damaged or no .npz archive (it does not begin like one); copy it again"
             )
-        archive = np.load(path, allow_pickle=False)
+        archive = np.load(handle, allow_pickle=False)
         if isinstance(archive, np.ndarray):
             raise InputError(f"{path} is a single array; vectors are .npz archives")
         with archive:
@@ -155,6 +158,8 @@ def read(path: Path) -> VectorFile:
     except _DAMAGE as bad:
         why = (str(bad).splitlines() or [type(bad).__name__])[0].rstrip(".")
         raise InputError(f"{path} is damaged or no .npz archive ({why}); copy it again") from bad
+    finally:
+        handle.close()
     kind = _kind(path, set(arrays))
     _check(path, kind, arrays)
     return VectorFile(path, kind, arrays)

@@ -1,13 +1,14 @@
 """What a model is: sizes and constants of a checkpoint; every unsupported feature is refused by name."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from crucible.errors import InputError, UnsupportedError
+from crucible.files import brief
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 HF_CLASSES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
@@ -57,13 +58,17 @@ class ModelConfig:
             raise UnsupportedError(
                 f"head_dim {self.head_dim} is not a multiple of 32, which version 1 of the contract requires"
             )
-        if not (math.isfinite(self.rope_theta) and self.rope_theta > 0):
+        if not (math.isfinite(self.rope_theta) and self.rope_theta >= 1):
             raise InputError(
-                f"model config: rope theta is {self.rope_theta!r}, it must be positive and finite"
+                f"model config: rope theta is {self.rope_theta!r}, it must be finite and at least 1"
             )
-        if not (math.isfinite(self.eps) and self.eps >= 0):
-            raise InputError(f"model config: RMSNorm eps is {self.eps!r}, it must be finite and >= 0")
-        object.__setattr__(self, "eps", float(np.float32(self.eps)))
+        with np.errstate(over="ignore"):
+            eps = float(np.float32(self.eps))
+        if not (math.isfinite(eps) and self.eps >= 0):
+            raise InputError(
+                f"model config: RMSNorm eps is {self.eps!r}, it must be >= 0 and finite as a float32"
+            )
+        object.__setattr__(self, "eps", eps)
 
     @property
     def q_dim(self) -> int:
@@ -110,23 +115,69 @@ def _need(found: Mapping[str, Any], key: str, where: str) -> Any:
     return found[key]
 
 
-def _integer(found: Mapping[str, Any], key: str, where: str) -> int:
+# Typed getters of config.json and GGUF metadata: (found, key, where) -> the value, which must be there.
+
+
+def integer(found: Mapping[str, Any], key: str, where: str) -> int:
+    """An integer of 64 bits; UnsupportedError for a list of them, which a layer-wise model has."""
     value = _need(found, key, where)
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        shown = "a list (a different value per layer)" if isinstance(value, list) else repr(value)
+    if type(value) is not int or not -(2**63) <= value < 2**64:
+        listed = isinstance(value, list | np.ndarray)
+        shown = "a list (a different value per layer)" if listed else brief(value)
         raise UnsupportedError(f"{where}: {key} is {shown}; version 1 takes one integer for all layers")
-    return int(value)
+    return value
 
 
-def _number(found: Mapping[str, Any], key: str, where: str) -> float:
+def number(found: Mapping[str, Any], key: str, where: str) -> float:
+    """An integer or a float, as a float."""
     value = _need(found, key, where)
-    if isinstance(value, bool) or not isinstance(value, int | float | np.floating):
-        raise InputError(f"{where}: {key} is {value!r}, it must be a number")
-    return float(value)
+    if type(value) not in (int, float):
+        raise InputError(f"{where}: {key} is {brief(value)}, it must be a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise InputError(f"{where}: {key} is {brief(value)}, no float64 is as large") from None
+
+
+def text(found: Mapping[str, Any], key: str, where: str) -> str:
+    """A text."""
+    return _of_type(found, key, where, str, "text")
+
+
+def flag(found: Mapping[str, Any], key: str, where: str) -> bool:
+    """True or False."""
+    return _of_type(found, key, where, bool, "true or false")
+
+
+def mapping(found: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    """A JSON object."""
+    return _of_type(found, key, where, dict, "an object")
+
+
+def texts(found: Mapping[str, Any], key: str, where: str) -> list[str]:
+    """A list of texts."""
+    value = _of_type(found, key, where, list, "a list of texts")
+    if not all(isinstance(entry, str) for entry in value):
+        raise InputError(f"{where}: {key} is {brief(value)}, it must be a list of texts")
+    return value
+
+
+def _of_type(found: Mapping[str, Any], key: str, where: str, kind: type, what: str) -> Any:
+    value = _need(found, key, where)
+    if not isinstance(value, kind):
+        raise InputError(f"{where}: {key} is {brief(value)}, it must be {what}")
+    return value
+
+
+def optional(getter: Callable, found: Mapping[str, Any], key: str, where: str, default: Any = None) -> Any:
+    """What `getter` finds, or `default` for an absent or null key; no other value counts as absent."""
+    return default if found.get(key) is None else getter(found, key, where)
 
 
 def _refuse(where: str, key: str, value: Any, why: str) -> None:
-    raise UnsupportedError(f"{where}: {key} = {value!r} ({why}) is not part of version 1 of the contract")
+    raise UnsupportedError(
+        f"{where}: {key} = {brief(value)} ({why}) is not part of version 1 of the contract"
+    )
 
 
 # GGUF keys (after the architecture prefix) that change the arithmetic, with what they stand for.
@@ -151,10 +202,10 @@ def from_gguf(metadata: Mapping[str, Any], tensor_names: Iterable[str]) -> Model
     a missing key.
     """
     where = "GGUF metadata"
-    arch = _need(metadata, "general.architecture", where)
+    arch = text(metadata, "general.architecture", where)
     if arch not in ARCHITECTURES:
         raise UnsupportedError(
-            f"GGUF architecture {arch!r} is not covered; version 1 covers {', '.join(ARCHITECTURES)}"
+            f"GGUF architecture {brief(arch)} is not covered; version 1 covers {', '.join(ARCHITECTURES)}"
         )
     names = set(tensor_names)
     if "rope_freqs.weight" in names:
@@ -166,111 +217,136 @@ def from_gguf(metadata: Mapping[str, Any], tensor_names: Iterable[str]) -> Model
         )
     for key, why in _GGUF_REFUSED.items():
         value = metadata.get(f"{arch}.{key}")
-        if value and not (key.startswith("rope.") and value == 1.0):
+        if isinstance(value, str | list | np.ndarray) or (
+            value and not (key[:5] == "rope." and value == 1.0)
+        ):
             _refuse(where, f"{arch}.{key}", value, why)
-    scaling = metadata.get(f"{arch}.rope.scaling.type", "none")
+    scaling = optional(text, metadata, f"{arch}.rope.scaling.type", where, "none")
     if scaling != "none":
         _refuse(where, f"{arch}.rope.scaling.type", scaling, "rope scaling")
 
-    heads = _integer(metadata, f"{arch}.attention.head_count", where)
-    hidden = _integer(metadata, f"{arch}.embedding_length", where)
+    heads = integer(metadata, f"{arch}.attention.head_count", where)
+    hidden = integer(metadata, f"{arch}.embedding_length", where)
     if f"{arch}.attention.key_length" in metadata:
-        head_dim = _integer(metadata, f"{arch}.attention.key_length", where)
+        head_dim = integer(metadata, f"{arch}.attention.key_length", where)
     elif heads < 1 or hidden % heads:
         raise UnsupportedError(f"{where}: {hidden} channels do not split into {heads} heads evenly")
     else:
         head_dim = hidden // heads
     for key in ("attention.value_length", "rope.dimension_count"):
-        if metadata.get(f"{arch}.{key}", head_dim) != head_dim:
+        if optional(integer, metadata, f"{arch}.{key}", where, head_dim) != head_dim:
             _refuse(where, f"{arch}.{key}", metadata[f"{arch}.{key}"], f"it differs from head_dim {head_dim}")
     theta_key = f"{arch}.rope.freq_base"
     kv_key = f"{arch}.attention.head_count_kv"
     vocab_key = f"{arch}.vocab_size"
     tokens = metadata.get("tokenizer.ggml.tokens")
-    if vocab_key not in metadata and tokens is None:
-        raise InputError(f"{where} lacks both {vocab_key} and tokenizer.ggml.tokens")
+    if vocab_key not in metadata and not isinstance(tokens, list):
+        raise InputError(f"{where} lacks both {vocab_key} and a list tokenizer.ggml.tokens")
     return ModelConfig(
         architecture=arch,
-        layers=_integer(metadata, f"{arch}.block_count", where),
+        layers=integer(metadata, f"{arch}.block_count", where),
         hidden=hidden,
         heads=heads,
-        kv_heads=_integer(metadata, kv_key, where) if kv_key in metadata else heads,
+        kv_heads=integer(metadata, kv_key, where) if kv_key in metadata else heads,
         head_dim=head_dim,
-        ffn=_integer(metadata, f"{arch}.feed_forward_length", where),
-        vocab=_integer(metadata, vocab_key, where) if vocab_key in metadata else len(tokens),
-        context=_integer(metadata, f"{arch}.context_length", where),
-        rope_theta=_number(metadata, theta_key, where) if theta_key in metadata else 10000.0,
-        eps=_number(metadata, f"{arch}.attention.layer_norm_rms_epsilon", where),
+        ffn=integer(metadata, f"{arch}.feed_forward_length", where),
+        vocab=integer(metadata, vocab_key, where) if vocab_key in metadata else len(tokens),
+        context=integer(metadata, f"{arch}.context_length", where),
+        rope_theta=number(metadata, theta_key, where) if theta_key in metadata else 10000.0,
+        eps=number(metadata, f"{arch}.attention.layer_norm_rms_epsilon", where),
         tied="output.weight" not in names,
         biases=frozenset(kind for kind in BLOCK_LINEARS if f"blk.0.{kind}.bias" in names),
         qk_norm=arch == "qwen3",
     )
 
 
+# Keys that plain rotary parameters may have; any other could change the angles.
+_ROPE_KEYS = ("rope_type", "type", "rope_theta", "factor", "partial_rotary_factor")
+
+
+def _check_rope(found: Mapping[str, Any], where: str) -> float:
+    """The base of plain rotary frequencies; anything in config.json that asks for others is refused."""
+    theta = {"rope_theta": optional(number, found, "rope_theta", where)}
+    for name in ("rope_scaling", "rope_parameters"):
+        rope, inside = optional(mapping, found, name, where, {}), f"{where}: {name}"
+        for key in ("rope_type", "type"):
+            kind = optional(text, rope, key, inside, "default")
+            if kind != "default":
+                _refuse(where, name, kind, "rope scaling")
+        for key in rope:
+            if key not in _ROPE_KEYS and rope[key] is not None:
+                _refuse(where, f"{name}.{key}", rope[key], "rope scaling, or another for each kind of layer")
+        if optional(number, rope, "factor", inside, 1.0) != 1.0:
+            _refuse(where, f"{name}.factor", rope["factor"], "rope scaling")
+        if optional(number, rope, "partial_rotary_factor", inside, 1.0) != 1.0:
+            _refuse(where, "partial_rotary_factor", rope["partial_rotary_factor"], "partial rotation")
+        theta[f"{name}.rope_theta"] = optional(number, rope, "rope_theta", inside)
+    given = {key: value for key, value in theta.items() if value is not None}
+    if len(set(given.values())) > 1:
+        listed = " and ".join(f"{key} = {value!r}" for key, value in given.items())
+        raise InputError(f"{where}: {listed} contradict each other")
+    return next(iter(given.values()), 10000.0)
+
+
 def _check_hf_extras(found: Mapping[str, Any], where: str) -> None:
     """Refuse every config.json key that would change the arithmetic."""
-    rope = found.get("rope_scaling") or found.get("rope_parameters") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default" or rope.get("factor", 1.0) != 1.0:
-        _refuse(where, "rope_scaling", kind, "rope scaling")
-    if found.get("rope_interleaved"):
+    if optional(flag, found, "rope_interleaved", where):
         _refuse(where, "rope_interleaved", True, "interleaved rotation")
-    rotary = found.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0))
-    if rotary not in (None, 1, 1.0):
-        _refuse(where, "partial_rotary_factor", rotary, "partial rotation")
+    if optional(number, found, "partial_rotary_factor", where, 1.0) != 1.0:
+        _refuse(where, "partial_rotary_factor", found["partial_rotary_factor"], "partial rotation")
     for key in ("num_experts", "num_local_experts", "n_routed_experts"):
-        if found.get(key):
+        if optional(integer, found, key, where):
             _refuse(where, key, found[key], "mixture of experts")
-    if found.get("use_sliding_window", "sliding_window" in found) and found.get("sliding_window"):
-        _refuse(where, "sliding_window", found["sliding_window"], "sliding-window attention")
-    if any(kind != "full_attention" for kind in found.get("layer_types") or ()):
-        other = next(kind for kind in found["layer_types"] if kind != "full_attention")
-        _refuse(where, "layer_types", other, "attention other than full")
-    if found.get("quantization_config"):
-        method = found["quantization_config"].get("quant_method", "unknown")
+    window = optional(integer, found, "sliding_window", where)
+    if optional(flag, found, "use_sliding_window", where, "sliding_window" in found) and window:
+        _refuse(where, "sliding_window", window, "sliding-window attention")
+    for kind in optional(texts, found, "layer_types", where, []):
+        if kind != "full_attention":
+            _refuse(where, "layer_types", kind, "attention other than full")
+    if quantization := optional(mapping, found, "quantization_config", where):
+        method = quantization.get("quant_method", "unknown")
         _refuse(where, "quantization_config", method, "a pre-quantised checkpoint")
-    activation = found.get("hidden_act", "silu")
+    activation = optional(text, found, "hidden_act", where, "silu")
     if activation not in ("silu", "swish"):
         _refuse(where, "hidden_act", activation, "only SwiGLU is covered")
 
 
 def from_hf(found: Mapping[str, Any], where: str = "config.json") -> ModelConfig:
     """ModelConfig of a Hugging Face config.json; same errors as `from_gguf`."""
-    classes = found.get("architectures") or []
-    arch = HF_CLASSES.get(classes[0]) if classes else found.get("model_type")
+    classes = optional(texts, found, "architectures", where, [])
+    shown = classes[0] if classes else optional(text, found, "model_type", where)
+    arch = HF_CLASSES.get(shown) if classes else shown
     if arch not in ARCHITECTURES:
-        shown = classes[0] if classes else found.get("model_type")
         raise UnsupportedError(
-            f"{where}: architecture {shown!r} is not covered; version 1 covers {', '.join(HF_CLASSES)}"
+            f"{where}: architecture {brief(shown)} is not covered; version 1 covers {', '.join(HF_CLASSES)}"
         )
     _check_hf_extras(found, where)
-    heads = _integer(found, "num_attention_heads", where)
-    hidden = _integer(found, "hidden_size", where)
+    heads = integer(found, "num_attention_heads", where)
+    hidden = integer(found, "hidden_size", where)
     if found.get("head_dim") is None and (heads < 1 or hidden % heads):
         raise UnsupportedError(f"{where}: {hidden} channels do not split into {heads} heads evenly")
     biases: set[str] = set()
     if arch == "qwen2":
         biases.update(ATTENTION_LINEARS)
-    elif found.get("attention_bias"):
+    elif optional(flag, found, "attention_bias", where):
         biases.update(ATTENTION_LINEARS, ("attn_output",))
-    if found.get("mlp_bias"):
+    if optional(flag, found, "mlp_bias", where):
         biases.update(("ffn_gate", "ffn_up", "ffn_down"))
-    theta = found.get("rope_theta") or (found.get("rope_parameters") or {}).get("rope_theta") or 10000.0
     return ModelConfig(
         architecture=arch,
-        layers=_integer(found, "num_hidden_layers", where),
+        layers=integer(found, "num_hidden_layers", where),
         hidden=hidden,
         heads=heads,
         kv_heads=heads
         if found.get("num_key_value_heads") is None
-        else _integer(found, "num_key_value_heads", where),
-        head_dim=hidden // heads if found.get("head_dim") is None else _integer(found, "head_dim", where),
-        ffn=_integer(found, "intermediate_size", where),
-        vocab=_integer(found, "vocab_size", where),
-        context=_integer(found, "max_position_embeddings", where),
-        rope_theta=_number({"rope_theta": theta}, "rope_theta", where),
-        eps=_number(found, "rms_norm_eps", where),
-        tied=bool(found.get("tie_word_embeddings", False)),
+        else integer(found, "num_key_value_heads", where),
+        head_dim=hidden // heads if found.get("head_dim") is None else integer(found, "head_dim", where),
+        ffn=integer(found, "intermediate_size", where),
+        vocab=integer(found, "vocab_size", where),
+        context=integer(found, "max_position_embeddings", where),
+        rope_theta=_check_rope(found, where),
+        eps=number(found, "rms_norm_eps", where),
+        tied=optional(flag, found, "tie_word_embeddings", where, False),
         biases=frozenset(biases),
         qk_norm=arch == "qwen3",
     )

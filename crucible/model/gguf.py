@@ -1,7 +1,6 @@
 """GGUF files: a small bounds-checked reader of the container, and llama's Q/K row order undone."""
 
 import math
-import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from crucible.errors import InputError, UnsupportedError
+from crucible.files import brief, map_file
 from crucible.linear.weights import STORAGES
 from crucible.model import config as configs
 from crucible.model.checkpoint import Checkpoint, check_tensors
 from crucible.model.dequantize import ENCODINGS, Encoding
 from crucible.model.tokenizer import from_gguf as tokenizer_from_gguf
+from crucible.model.tokenizer import gguf_strings
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -105,10 +106,10 @@ class _Cursor:
             inner, count = self.unpack("I", what), self.unpack("Q", what)
             if inner in _SCALARS:
                 dtype = np.dtype(_SCALARS[inner])
-                return np.frombuffer(self.take(count * dtype.itemsize, what), dtype).tolist()
+                return np.frombuffer(self.take(count * dtype.itemsize, what), dtype).copy()
             if inner == _STRING:
                 return self.strings(count, what)
-            if depth >= _MAX_DEPTH or count > len(self.data) - self.at:
+            if depth >= _MAX_DEPTH or count > (len(self.data) - self.at) // 12:  # a type and a count each
                 raise InputError(f"{self.where} is corrupt: {what} claims {count} nested values")
             return [self.value(inner, what, depth + 1) for _ in range(count)]
         if kind not in _SCALARS:
@@ -119,7 +120,7 @@ class _Cursor:
 
 @dataclass(frozen=True)
 class Container:
-    """An open GGUF file: metadata as Python values and where each tensor lies."""
+    """An open GGUF file: metadata as Python values (numbers in arrays as NumPy), and where tensors lie."""
 
     path: Path
     metadata: dict[str, Any]
@@ -153,12 +154,7 @@ def open_container(path: Path) -> Container:
     Raises InputError for a missing, truncated or corrupt file and UnsupportedError, naming the
     tensor, for a type other than F32, F16, BF16, Q8_0 and Q4_1.
     """
-    try:
-        with open(path, "rb") as handle:
-            data = memoryview(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as error:
-        reason = "the file is empty" if isinstance(error, ValueError) else error.strerror
-        raise InputError(f"cannot read {path}: {reason}") from None
+    data = map_file(path)
     where = path.name
     cursor = _Cursor(data, where)
     magic = bytes(cursor.take(4, "the magic number"))
@@ -172,12 +168,14 @@ def open_container(path: Path) -> Container:
     metadata: dict[str, Any] = {}
     for index in range(value_count):
         key = cursor.string(f"metadata key {index}")
+        if key in metadata:
+            raise InputError(f"{where} is corrupt: the metadata key {brief(key)} is there twice")
         metadata[key] = cursor.value(cursor.unpack("I", f"metadata {key}"), f"metadata {key}")
     infos = [_tensor_info(cursor, index) for index in range(tensor_count)]
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-    if not isinstance(alignment, int) or alignment < 1:
+    if type(alignment) is not int or alignment < 1:
         raise InputError(
-            f"{where} is corrupt: general.alignment is {alignment!r}, it must be a positive integer"
+            f"{where} is corrupt: general.alignment is {brief(alignment)}, it must be a positive integer"
         )
     base = -(-cursor.at // alignment) * alignment
 
@@ -205,6 +203,13 @@ def open_container(path: Path) -> Container:
         if name in tensors:
             raise InputError(f"{where} is corrupt: tensor {name} is listed twice")
         tensors[name] = Tensor(name, shape, encoding, base + offset, size)
+    at = base
+    for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.start, tensor.size)):
+        if tensor.start < at:
+            raise InputError(
+                f"{where} is corrupt: tensor {tensor.name} at byte {tensor.start} overlaps another"
+            )
+        at = tensor.start + tensor.size
     return Container(path, metadata, tensors, data)
 
 
@@ -241,20 +246,26 @@ def open_gguf(path: Path) -> Checkpoint:
         rows = container.raw(name).reshape(tensor.shape[0], -1)
         return storage, unpermute(rows, heads[kind]) if kind in heads else rows
 
-    def spelled(key: str) -> str:
-        token, tokens = metadata.get(f"tokenizer.ggml.{key}_token_id"), metadata.get("tokenizer.ggml.tokens")
-        return tokens[token] if tokens and isinstance(token, int) and token < len(tokens) else ""
+    where, tokens = "GGUF metadata", gguf_strings(metadata, "tokenizer.ggml.tokens") or []
 
-    eos = [metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom")]
-    eos = [token for token in eos if isinstance(token, int) and token < config.vocab]
+    def special(key: str) -> int | None:
+        key = f"tokenizer.ggml.{key}_token_id"
+        return configs.optional(configs.integer, metadata, key, where)
+
+    def spelled(key: str) -> str:
+        token = special(key)
+        return tokens[token] if token is not None and 0 <= token < len(tokens) else ""
+
+    eos = [special(key) for key in ("eos", "eot", "eom")]
+    eos = [token for token in eos if token is not None and 0 <= token < config.vocab]
     return Checkpoint(
-        name=str(metadata.get("general.name", path.stem)),
+        name=configs.optional(configs.text, metadata, "general.name", where) or path.stem,
         source=path,
         config=config,
         read_tensor=read_tensor,
         load_tokenizer=lambda: tokenizer_from_gguf(metadata, config.vocab),
         eos_ids=tuple(dict.fromkeys(eos)),
-        chat_template=metadata.get("tokenizer.chat_template"),
+        chat_template=configs.optional(configs.text, metadata, "tokenizer.chat_template", where),
         bos=spelled("bos"),
         eos=spelled("eos"),
         stored=stored,

@@ -1,6 +1,7 @@
 """A loaded model: config, tokenizer and transformer, opened by name or by path."""
 
 import functools
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 from crucible import device as devices
 from crucible.device.base import NAMES
 from crucible.errors import InputError, NoKernelError
+from crucible.files import brief, shown
 from crucible.model.cache import KVCache
 from crucible.model.checkpoint import Checkpoint
 from crucible.model.config import ModelConfig
@@ -29,6 +31,8 @@ def open_checkpoint(path_or_name: str | Path) -> Checkpoint:
     from crucible.model.gguf import open_gguf
     from crucible.model.safetensors import open_safetensors
 
+    if not isinstance(path_or_name, str | Path) or not str(path_or_name):
+        raise InputError(f"a model is named by a text or a path, not by {brief(path_or_name)}")
     name = str(path_or_name)
     if name == SYNTHETIC:
         from crucible.model.synthetic import open_synthetic
@@ -39,12 +43,14 @@ def open_checkpoint(path_or_name: str | Path) -> Checkpoint:
         if path is None:
             raise InputError(f"model {name} is not on this machine yet; run: crucible fetch {name}")
         return open_gguf(path)
-    path = Path(path_or_name).expanduser()
-    if path.is_dir():
+    path = Path(os.path.expanduser(path_or_name))
+    if os.path.isdir(path):
         return open_safetensors(path)
-    if not path.exists():
+    if not os.path.exists(path):  # False, and not an error, for a name that no file can have
         known = ", ".join((*SOURCES, SYNTHETIC))
-        raise InputError(f"no model at {name}; give a .gguf file, a Hugging Face folder or one of {known}")
+        raise InputError(
+            f"no model at {shown(name)}; give a .gguf file, a Hugging Face folder or one of {known}"
+        )
     if path.suffix == ".safetensors" or path.name == "config.json":
         return open_safetensors(path.parent)
     return open_gguf(path)

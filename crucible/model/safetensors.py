@@ -2,7 +2,7 @@
 
 import json
 import math
-import mmap
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from crucible.errors import InputError, UnsupportedError
+from crucible.files import brief, map_file, read_text
 from crucible.model import config as configs
 from crucible.model.checkpoint import Checkpoint, check_tensors
 from crucible.model.dequantize import widen_bf16
@@ -19,6 +20,7 @@ from crucible.model.tokenizer import from_json
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 _MAX_HEADER = 100_000_000  # bytes; the format's own limit
+_MAX_RANK = 8
 
 _WIDEN: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "F32": ("<f4", lambda a: a.astype(np.float32)),
@@ -65,10 +67,9 @@ class _Tensor:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    text = read_text(path)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
+        found = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path.name} is not valid JSON: {error}") from None
     if not isinstance(found, dict):
@@ -76,87 +77,127 @@ def _read_json(path: Path) -> dict[str, Any]:
     return found
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, refused (ValueError) where two members have one name: readers differ in which counts."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {brief(next(n for n in names if names.count(n) > 1))} is there twice")
+    return found
+
+
+def _whole(value: Any, least: int = 0) -> bool:
+    return type(value) is int and least <= value < 1 << 63
+
+
+def _entry(entry: Any) -> tuple[str, tuple[int, ...], int, int] | None:
+    """(dtype, shape, start, stop) of a tensor's entry in the header; None where it is malformed."""
+    if not isinstance(entry, dict):
+        return None
+    dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not isinstance(dtype, str) or not isinstance(shape, list) or not isinstance(offsets, list):
+        return None
+    if len(shape) > _MAX_RANK or not all(map(_whole, shape)):
+        return None
+    if len(offsets) != 2 or not all(map(_whole, offsets)) or offsets[0] > offsets[1]:
+        return None
+    return dtype, tuple(shape), *offsets
+
+
 def _directory(path: Path) -> dict[str, _Tensor]:
-    """Tensors of one safetensors file by name, each extent checked against the file's length."""
-    try:
-        with open(path, "rb") as handle:
-            data = memoryview(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as error:
-        reason = "the file is empty" if isinstance(error, ValueError) else error.strerror
-        raise InputError(f"cannot read {path}: {reason}") from None
+    """Tensors of one safetensors file by name; their extents must fill the file, each byte once."""
+    data = map_file(path)
     where = path.name
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(_MAX_HEADER, len(data) - 8):
         raise InputError(f"{where} is truncated or not a safetensors file: it has {len(data)} bytes, "
                          f"its header claims {length}")  # fmt: skip
     try:
-        header = json.loads(bytes(data[8 : 8 + length]))
+        header = json.loads(bytes(data[8 : 8 + length]), object_pairs_hook=_unique)
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-    except (ValueError, AttributeError, RecursionError):
-        raise InputError(f"{where} is not a safetensors file: its header is not a JSON object") from None
+    except (ValueError, AttributeError, RecursionError) as error:
+        why = f" ({error})" if "twice" in str(error) else ""
+        raise InputError(f"{where} is not a safetensors file: its header is not a JSON object{why}") from None
     found = {}
     for name, entry in entries.items():
-        try:
-            dtype, shape = entry["dtype"], tuple(entry["shape"])
-            start, stop = (8 + length + int(offset) for offset in entry["data_offsets"])
-            count = math.prod(shape)
-            sane = all(isinstance(extent, int) and extent >= 0 for extent in shape)
-        except (KeyError, TypeError, ValueError):
-            raise InputError(f"{where}: the header entry of tensor {name} is malformed") from None
-        if dtype in _WIDEN and (not sane or stop - start != count * np.dtype(_WIDEN[dtype][0]).itemsize):
+        read = _entry(entry)
+        if read is None:
+            raise InputError(f"{where}: the header entry of tensor {name} is malformed: {brief(entry, 120)}")
+        dtype, shape, start, stop = read
+        start, stop = start + 8 + length, stop + 8 + length
+        if dtype in _WIDEN and stop - start != math.prod(shape) * np.dtype(_WIDEN[dtype][0]).itemsize:
             raise InputError(f"{where}: {stop - start} bytes do not fit tensor {name}, {dtype} {list(shape)}")
-        if start < 8 + length or stop > len(data):
+        if stop > len(data):
             raise InputError(
                 f"{where} is truncated: tensor {name} needs bytes {start} to {stop}, the file has {len(data)}"
             )
         found[name] = _Tensor(where, data, dtype, shape, start, stop)
+    at = 8 + length
+    for name, tensor in sorted(found.items(), key=lambda item: (item[1].start, item[1].stop)):
+        if tensor.start != at:
+            what = "overlaps another" if tensor.start < at else f"leaves a gap of {tensor.start - at} bytes"
+            raise InputError(f"{where} is corrupt: tensor {name} at byte {tensor.start} {what}")
+        at = tensor.stop
+    if at != len(data):
+        raise InputError(f"{where} is corrupt: no tensor holds its last {len(data) - at} bytes")
     return found
 
 
 def _tensors(folder: Path) -> dict[str, _Tensor]:
     """Tensors of the folder: the index's shards, else model.safetensors."""
-    if not (folder / INDEX).exists():
-        if not (folder / SINGLE).exists():
+    if not os.path.lexists(folder / INDEX):
+        if not os.path.lexists(folder / SINGLE):
             raise InputError(f"{folder} has neither {SINGLE} nor {INDEX}")
         return _directory(folder / SINGLE)
     weight_map = _read_json(folder / INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not all(
-        isinstance(file, str) and Path(file).name == file for file in weight_map.values()
+        isinstance(file, str) and file and Path(file).name == file for file in weight_map.values()
     ):
         raise InputError(f"{INDEX}: weight_map must map tensor names to file names")
     shards = {file: _directory(folder / file) for file in sorted(set(weight_map.values()))}
     for name, file in weight_map.items():
         if name not in shards[file]:
-            raise InputError(f"{INDEX} places tensor {name} in {file}, which does not hold it")
+            raise InputError(f"{INDEX} places tensor {brief(name)} in {file}, which does not hold it")
     return {name: shards[file][name] for name, file in weight_map.items()}
 
 
+def _optional_json(path: Path) -> dict[str, Any]:
+    return _read_json(path) if os.path.lexists(path) else {}
+
+
 def _eos_ids(folder: Path, found: dict[str, Any]) -> tuple[int, ...]:
-    eos = found.get("eos_token_id")
-    if (folder / "generation_config.json").exists():
-        eos = _read_json(folder / "generation_config.json").get("eos_token_id", eos)
-    listed = eos if isinstance(eos, list) else [eos]
-    return tuple(token for token in listed if isinstance(token, int))
+    where = "generation_config.json"
+    own = _optional_json(folder / where)
+    if "eos_token_id" not in own:
+        own, where = found, "config.json"
+    eos = own.get("eos_token_id")
+    listed = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    if not all(type(token) is int for token in listed):
+        raise InputError(f"{where}: eos_token_id is {brief(eos)}, it must be a token id or a list of them")
+    return tuple(listed)
 
 
 def _token(folder: Path, key: str) -> str:
     """The text of a special token that tokenizer_config.json names, as text or as an object; else ""."""
-    path = folder / "tokenizer_config.json"
-    value = _read_json(path).get(key) if path.exists() else None
-    value = value.get("content") if isinstance(value, dict) else value
-    return value if isinstance(value, str) else ""
+    value = _optional_json(folder / "tokenizer_config.json").get(key)
+    text = value.get("content") if isinstance(value, dict) else "" if value is None else value
+    if not isinstance(text, str):
+        raise InputError(f"tokenizer_config.json: {key} is {brief(value)}, it must be a token's text")
+    return text
 
 
 def _chat_template(folder: Path) -> str | None:
-    if (folder / "chat_template.jinja").exists():
-        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    if not (folder / "tokenizer_config.json").exists():
-        return None
-    template = _read_json(folder / "tokenizer_config.json").get("chat_template")
+    if os.path.lexists(folder / "chat_template.jinja"):
+        return read_text(folder / "chat_template.jinja")
+    template = _optional_json(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(template, list):  # several named templates
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
+        entries = [entry for entry in template if isinstance(entry, dict)]
+        if len(entries) < len(template) or not all(isinstance(e.get("name"), str) for e in entries):
+            raise InputError("tokenizer_config.json: chat_template lists an entry without a name")
+        template = next((e.get("template") for e in entries if e["name"] == "default"), None)
+    if not isinstance(template, str | None):
+        raise InputError(f"tokenizer_config.json: chat_template is {brief(template)}, it must be text")
+    return template
 
 
 def open_safetensors(folder: Path) -> Checkpoint:
@@ -182,7 +223,7 @@ def open_safetensors(folder: Path) -> Checkpoint:
         tensor = tensors[hf_name(name)]
         if tensor.dtype not in _WIDEN:
             raise UnsupportedError(
-                f"{tensor.file}: tensor {hf_name(name)} has dtype {tensor.dtype}, version 1 covers "
+                f"{tensor.file}: tensor {hf_name(name)} has dtype {brief(tensor.dtype)}, version 1 covers "
                 + ", ".join(_WIDEN)
             )
 

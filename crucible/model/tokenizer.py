@@ -7,7 +7,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from crucible.errors import InputError, UnsupportedError
+from crucible.files import brief, read_text
+from crucible.model import config as configs
 
 
 class Tokenizer(Protocol):
@@ -106,6 +110,26 @@ _CONTROL_TYPE = 3  # tokenizer.ggml.token_type
 _USER_DEFINED_TYPE = 4
 
 
+def gguf_strings(metadata: Mapping[str, Any], key: str) -> list[str] | None:
+    """The list of texts at `key` of GGUF metadata, or None; InputError for anything else."""
+    found = metadata.get(key)
+    if found is None:
+        return None
+    if not isinstance(found, list) or not all(isinstance(entry, str) for entry in found):
+        raise InputError(f"GGUF metadata: {key} is {brief(found)}, it must be a list of texts")
+    return found
+
+
+def _token_types(metadata: Mapping[str, Any], count: int) -> list[int]:
+    key = "tokenizer.ggml.token_type"
+    if metadata.get(key) is None:
+        return [1] * count
+    kinds = np.asarray(metadata[key]) if isinstance(metadata[key], np.ndarray | list) else np.zeros(())
+    if kinds.ndim != 1 or kinds.dtype.kind not in "iu":
+        raise InputError(f"GGUF metadata: {key} is {brief(metadata[key])}, it must be a list of integers")
+    return kinds.tolist()
+
+
 def from_gguf(metadata: Mapping[str, Any], vocab: int) -> BpeTokenizer:
     """Byte-level BPE rebuilt from GGUF metadata.
 
@@ -114,18 +138,20 @@ def from_gguf(metadata: Mapping[str, Any], vocab: int) -> BpeTokenizer:
     """
     from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
-    kind, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "gpt-2")
+    where = "GGUF metadata"
+    kind = configs.optional(configs.text, metadata, "tokenizer.ggml.model", where)
+    pre = configs.optional(configs.text, metadata, "tokenizer.ggml.pre", where, "gpt-2")
     if kind != "gpt2":
         raise UnsupportedError(
-            f"GGUF tokenizer.ggml.model {kind!r} is not covered; 'gpt2' (byte-level BPE) is"
+            f"GGUF tokenizer.ggml.model {brief(kind)} is not covered; 'gpt2' (byte-level BPE) is"
         )
     if pre not in _PRE_TOKENIZERS:
         known = ", ".join(_PRE_TOKENIZERS)
-        raise UnsupportedError(f"GGUF tokenizer.ggml.pre {pre!r} is not covered; {known} are")
-    tokens, merges = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.merges")
+        raise UnsupportedError(f"GGUF tokenizer.ggml.pre {brief(pre)} is not covered; {known} are")
+    tokens, merges = (gguf_strings(metadata, f"tokenizer.ggml.{key}") for key in ("tokens", "merges"))
     if not tokens or merges is None:
         raise InputError("GGUF metadata lacks tokenizer.ggml.tokens or tokenizer.ggml.merges")
-    kinds = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
+    kinds = _token_types(metadata, len(tokens))
     if len(kinds) != len(tokens) or len(tokens) > vocab:
         raise InputError(
             f"GGUF tokenizer has {len(tokens)} tokens and {len(kinds)} types for a vocabulary of {vocab}"
@@ -137,7 +163,7 @@ def from_gguf(metadata: Mapping[str, Any], vocab: int) -> BpeTokenizer:
     try:
         inner = Tokenizer(models.BPE(vocab=ids, merges=pairs, ignore_merges=pre == "llama-bpe"))
     except Exception as error:  # the library raises bare Exception for a merge outside the vocabulary
-        raise InputError(f"GGUF tokenizer cannot be built: {error}") from None
+        raise InputError(f"GGUF tokenizer cannot be built: {brief(str(error), 200)}") from None
     pattern = _PRE_TOKENIZERS[pre]
     steps = []
     if pre == "smollm":
@@ -150,8 +176,11 @@ def from_gguf(metadata: Mapping[str, Any], vocab: int) -> BpeTokenizer:
     inner.add_special_tokens([AddedToken(tokens[i], normalized=False, special=True) for i in control])
     user = [token for token, kind in zip(tokens, kinds, strict=True) if kind == _USER_DEFINED_TYPE]
     inner.add_tokens([AddedToken(token, normalized=False) for token in user])
-    adds_bos = bool(metadata.get("tokenizer.ggml.add_bos_token"))
-    bos = metadata.get("tokenizer.ggml.bos_token_id") if adds_bos else None
+    adds_bos = configs.optional(configs.flag, metadata, "tokenizer.ggml.add_bos_token", where)
+    key = "tokenizer.ggml.bos_token_id"
+    bos = configs.optional(configs.integer, metadata, key, where) if adds_bos else None
+    if bos is not None and not 0 <= bos < vocab:
+        raise InputError(f"{where}: {key} is {bos}, outside the vocabulary 0..{vocab - 1}")
     return BpeTokenizer(inner, vocab, control, byte_level=True, bos=bos)
 
 
@@ -167,14 +196,12 @@ def from_json(path: Path, vocab: int) -> BpeTokenizer:
     """The tokenizer of a tokenizer.json with byte-level or byte-fallback tokens; errors say what is off."""
     from tokenizers import Tokenizer
 
+    text = read_text(path)
     try:
-        text = path.read_text(encoding="utf-8")
         types = _decoder_types(json.loads(text).get("decoder"))
         inner = Tokenizer.from_str(text)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    except Exception as error:  # json, UTF-8 and the tokenizers library's bare Exception
-        raise InputError(f"{path.name} is not a tokenizer file: {error}") from None
+    except Exception as error:  # json and the tokenizers library's bare Exception
+        raise InputError(f"{path.name} is not a tokenizer file: {brief(str(error), 200)}") from None
     if not types & {"ByteLevel", "ByteFallback"}:
         shown = ", ".join(sorted(types)) or "none"
         raise UnsupportedError(f"{path.name}: decoder {shown} is not covered; ByteLevel and ByteFallback are")

@@ -74,7 +74,7 @@ def load_weights(
         return packed([f"{name}.weight" for name in names], bias)
 
     def vector(name: str) -> Any:
-        return device.upload(read(f"{name}.weight"))
+        return device.upload(np.array(read(f"{name}.weight")))  # a copy, as below
 
     table = "token_embd.weight"
     if mode == "int8":
@@ -82,7 +82,8 @@ def load_weights(
         head = pack_int8(device, *embedding) if config.tied else None
     else:
         storage, rows = checkpoint.read_stored(table)
-        embedding = StoredTable(storage, device.upload(rows), config.hidden)
+        # A copy: rows may be a view of the file, and a later write to that must not reach the model.
+        embedding = StoredTable(storage, device.upload(np.array(rows)), config.hidden)
         head = packed([table]) if config.tied else None
     if head is None:
         head = packed(["output.weight"])

@@ -34,11 +34,11 @@ def _half_pi_parts() -> tuple[float, ...]:
 def rope_frequencies(theta: float, head_dim: int) -> np.ndarray:
     """f32 [D/2]: the real theta^(-2i/D) rounded once to f32.
 
-    theta is taken as the number that the float holds. InputError unless theta is finite and > 0
-    and D is even.
+    theta is taken as the number that the float holds. InputError unless theta is finite and at least
+    1 (below it f exceeds 1, and an angle what the tables are exact for) and D is even.
     """
-    if not (np.isfinite(theta) and theta > 0):
-        raise InputError(f"RoPE base {theta} must be finite and greater than 0")
+    if not (np.isfinite(theta) and theta >= 1):
+        raise InputError(f"RoPE base {theta} must be finite and at least 1")
     if head_dim < 2 or head_dim % 2:
         raise InputError(f"head_dim {head_dim} must be even and at least 2 to rotate pairs")
     return _frequencies(float(theta), int(head_dim)).copy()

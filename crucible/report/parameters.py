@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from crucible.errors import InputError
+from crucible.files import read_text
 from crucible.report.notebooks import Literal, Notebook, Parameter, parameters, root, suggest
 
 COMMON = "common"
@@ -24,9 +25,7 @@ def read_set(path: Path) -> dict[str, dict[str, Literal]]:
     import yaml
 
     try:
-        body = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-    except OSError as error:
-        raise InputError(f"cannot read parameter set {path}: {error.strerror}") from None
+        body = yaml.safe_load(read_text(path)) or {}
     except yaml.YAMLError as error:
         raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(body, dict) or not all(isinstance(v, dict | None) for v in body.values()):

@@ -96,6 +96,8 @@ def test_an_f32_evaluation_of_the_frequencies_is_caught():
     "theta, head_dim, positions, named",
     [
         (0.0, 64, [0], "RoPE base 0.0"),
+        (0.5, 64, [0], "at least 1"),
+        (5e-324, 64, [0], "at least 1"),
         (float("nan"), 64, [0], "RoPE base nan"),
         (1e4, 63, [0], "head_dim 63"),
         (1e4, 64, [-1], "positions -1"),
