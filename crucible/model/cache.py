@@ -73,7 +73,15 @@ class KVCache:
             for pool in pools:
                 pool.fill(np.nan)
         owners = np.full(num_pages, NO_PAGE, np.int32)
-        return cls(config, device, *pools, PagePool(num_pages, order), tables, owners, np.zeros(max_requests, np.int64))
+        return cls(
+            config,
+            device,
+            *pools,
+            PagePool(num_pages, order),
+            tables,
+            owners,
+            np.zeros(max_requests, np.int64),
+        )
 
     def reserve(self, request: int, positions: int) -> list[int]:
         """Give table row `request` pages for `positions` positions in all, keeping those it has.
@@ -127,7 +135,9 @@ class KVCache:
         """
         self.tables.check(request, 0)
         if whole("length", length, 0) > self.stored[request]:
-            raise InputError(f"length {length} is past the {self.stored[request]} positions of request {request}")
+            raise InputError(
+                f"length {length} is past the {self.stored[request]} positions of request {request}"
+            )
         rows = np.asarray(self.tables.array[request][: pages_for(length)])
         found = []
         for pool in (self.kpool, self.vpool):

@@ -130,7 +130,7 @@ class Transformer:
         """
         with self._lock:
             if self._busy:
-                raise InputError("a trace must not call forward on its own transformer; it shares the buffers")
+                raise InputError("a trace must not call forward on its own transformer; take another one")
             self._busy = True
             try:
                 return self._forward(ids, slices, cache, rows, trace, variant)
