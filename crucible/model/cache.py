@@ -25,7 +25,7 @@ class KVCache:
     """K and V pools [pages][layers][16][kv_dim] f32 on the device, with who owns which page.
 
     A request is a row of `tables`; `reserve` gives it pages, `release` takes them back. `owners`
-    int32 [pages] says whose a page is (-1: free); `stored` int64 [requests] how many positions from 0
+    int32 [pages] says whose a page is (-1: free); `stored` [requests] how many positions from 0
     on hold K and V; `prepared` holds the forward passes recorded over these pools.
     """
 
@@ -36,7 +36,7 @@ class KVCache:
     pages: PagePool
     tables: PageTables
     owners: np.ndarray
-    stored: np.ndarray
+    stored: list[int]
     prepared: dict[tuple, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -80,7 +80,7 @@ class KVCache:
             PagePool(num_pages, order),
             tables,
             owners,
-            np.zeros(max_requests, np.int64),
+            [0] * max_requests,
         )
 
     def reserve(self, request: int, positions: int) -> list[int]:
@@ -111,12 +111,12 @@ class KVCache:
 
         desc int32 [S][4] within the tables. Slices of one request may continue each other in any order.
         """
-        start, table = desc[:, 2], desc[:, 3]
-        if not (start > self.stored[table]).any():
+        segments, stored = desc.tolist(), self.stored
+        if all(start <= stored[request] for _, _, start, request in segments):
             return
-        reach = dict(zip(table.tolist(), self.stored[table].tolist(), strict=True))
-        for i in np.argsort(start, kind="stable").tolist():
-            _, length, begin, request = desc[i].tolist()
+        reach = {request: stored[request] for *_, request in segments}
+        for i in sorted(range(len(segments)), key=lambda i: segments[i][2]):
+            _, length, begin, request = segments[i]
             if begin > reach[request]:
                 raise InputError(
                     f"segment {i} starts at position {begin} of request {request}, which has stored "
@@ -126,7 +126,8 @@ class KVCache:
 
     def note(self, desc: np.ndarray) -> None:
         """Record that the positions of a call's descriptors hold K and V now."""
-        np.maximum.at(self.stored, desc[:, 3], desc[:, 1] + desc[:, 2])
+        for _, length, start, request in desc.tolist():
+            self.stored[request] = max(self.stored[request], start + length)
 
     def read(self, request: int, length: int) -> tuple[np.ndarray, np.ndarray]:
         """K and V of positions 0..length-1 in order, each f32 [layers][length][kv_dim] on the host.
