@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crucible.device.checks import expect
+from crucible.device.checks import expect, expect_out
 from crucible.errors import InputError
+from crucible.numerics.checks import whole
 from crucible.numerics.contract import PAGE_SIZE, WARP
 from crucible.numerics.scalar_exact import reciprocal_root
 
@@ -93,7 +94,8 @@ class Launch:
 
 def check(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out, capacity, longest, k, v) -> Problem:
     """The arguments of crucible.attention.run.attention as a Problem, or InputError for what does not fit."""
-    layer, Hkv, D = int(layer), int(Hkv), int(D)
+    layer, Hkv, D = whole("layer", layer), whole("Hkv", Hkv), whole("head_dim", D)
+    expect("q", q, np.float32, None)
     if D < WARP or D % WARP:
         raise InputError(f"head_dim {D} is not a positive multiple of {WARP}")
     columns = int(np.prod(q.shape[1:]))
@@ -103,8 +105,6 @@ def check(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out, capacity, l
     if Hkv < 1 or Hq % Hkv:
         raise InputError(f"{Hq} query heads cannot share {Hkv} KV heads evenly; Hq must be a multiple of Hkv")
     out = device.empty(q.shape) if out is None else out
-    expect("q", q, np.float32, tuple(q.shape))
-    expect("out", out, np.float32, tuple(q.shape))
     expect("kpool", kpool, np.float32, (None, None, PAGE_SIZE, Hkv * D))
     expect("vpool", vpool, np.float32, tuple(kpool.shape))
     expect("tables", tables, np.int32, (None, None))
@@ -112,9 +112,12 @@ def check(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out, capacity, l
     for name, array in (("k", k), ("v", v)):
         if array is not None:
             expect(name, array, np.float32, (q.shape[0], Hkv * D))
+    inputs = (q, kpool, vpool, tables, desc, k, v)
+    expect_out("out", out, np.float32, tuple(q.shape), inputs)
     if not 0 <= layer < kpool.shape[1]:
         raise InputError(f"layer {layer} is outside the pools' {kpool.shape[1]} layers")
-    extents = (None if x is None else int(x) for x in (capacity, longest))
+    given = (("capacity", capacity), ("longest", longest))
+    extents = (None if x is None else whole(name, x) for name, x in given)
     return Problem(q, kpool, vpool, tables, desc, out, layer, q.shape[0], Hq, Hkv, D, *extents, k, v)
 
 

@@ -31,6 +31,8 @@ def names() -> tuple[str, ...]:
 
 def find(name: str, source: str = "attention variant") -> str:
     """The registry's spelling of `name` (auto stays auto); InputError with the near names if unknown."""
+    if not isinstance(name, str):
+        raise InputError(f"{source} {name!r} must be a name; choose auto, reference or exact")
     if name == AUTO or name in VARIANTS:
         return name
     if name in SHORT:

@@ -42,15 +42,17 @@ class Device:
         """Wait for all work of this device; a no-op where launches are synchronous."""
 
 
-@functools.cache
 def get(name: str = "auto") -> Device:
     """The device called `name`: cpu, simt, cuda, or auto (cpu until the model runs on cuda).
 
     Raises InputError for an unknown name and UnavailableError when this machine lacks the device.
     """
-    if name == "auto":
-        return get("cpu")
-    if name not in NAMES:
+    if not isinstance(name, str) or name not in (*NAMES, "auto"):
         raise InputError(f"unknown device {name!r}; choose one of {', '.join(NAMES)} or auto")
+    return _get("cpu" if name == "auto" else name)
+
+
+@functools.cache
+def _get(name: str) -> Device:
     module = importlib.import_module(f"crucible.device.{name}")
     return module.create()

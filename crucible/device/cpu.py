@@ -99,12 +99,14 @@ def _marshal(value):
     if value is None:
         return ctypes.c_void_p(None)
     if isinstance(value, np.float32):
-        return ctypes.c_float(value)
+        return ctypes.c_float.from_buffer_copy(value.tobytes())  # by bits: a cast may flush a subnormal
     if isinstance(value, np.uint64):
         return ctypes.c_uint64(int(value))
     if isinstance(value, (float, np.float64)):
         return ctypes.c_double(value)
     if isinstance(value, (int, np.integer)):
+        if not -(1 << 63) <= value < 1 << 63:
+            raise InputError("an integer argument of a cpu kernel does not fit 64 bits; pass a smaller one")
         return ctypes.c_int64(int(value))
     raise InputError(f"cannot pass {type(value).__name__} to a cpu kernel")
 

@@ -3,10 +3,14 @@
 from collections.abc import Hashable, Sequence
 
 from crucible.errors import InputError, UnavailableError
+from crucible.numerics.checks import whole, whole_array
 
 
 class PoolExhausted(UnavailableError):
     """The pool has fewer free pages than were asked for; nothing was taken."""
+
+
+PAGE_LIMIT = 1 << 31  # pages are int32 in a page table
 
 
 class PagePool:
@@ -17,9 +21,8 @@ class PagePool:
     """
 
     def __init__(self, num_pages: int, order: Sequence[int] | None = None):
-        if num_pages < 1:
-            raise InputError(f"num_pages {num_pages} must be at least 1")
-        order = list(range(num_pages)) if order is None else [int(page) for page in order]
+        num_pages = whole("num_pages", num_pages, 1, PAGE_LIMIT - 1)
+        order = list(range(num_pages)) if order is None else whole_array("order", order).tolist()
         if sorted(order) != list(range(num_pages)):
             raise InputError(f"order of {len(order)} pages must be a permutation of 0..{num_pages - 1}")
         self.num_pages = num_pages
@@ -42,10 +45,10 @@ class PagePool:
 
         Raises PoolExhausted when fewer than n are free.
         """
-        if n < 0:
+        if whole("number of pages", n) < 0:
             raise InputError(f"cannot allocate {n} pages; the count must be 0 or more")
-        if owner is None:
-            raise InputError("owner None cannot own pages; pass the request's identity")
+        if owner is None or not isinstance(owner, Hashable):
+            raise InputError(f"owner {owner!r} cannot own pages; pass the request's identity")
         if n > len(self._free):
             raise PoolExhausted(
                 f"{n} pages asked for, {len(self._free)} of {self.num_pages} free; free a request first"
@@ -72,7 +75,7 @@ class PagePool:
 
     def owner_of(self, page: int) -> Hashable | None:
         """The owner of `page`, or None while it is free."""
-        if not 0 <= page < self.num_pages:
+        if not 0 <= whole("page", page) < self.num_pages:
             raise InputError(f"page {page} is outside the pool 0..{self.num_pages - 1}")
         return self._owner.get(page)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crucible.errors import InputError
+from crucible.numerics.checks import whole
 
 POSITION_LIMIT = 1 << 31
 
@@ -19,8 +20,12 @@ class Slice:
     length: int
 
     def __post_init__(self):
-        if self.table_index < 0:
-            raise InputError(f"table_index {self.table_index} must be 0 or more")
+        for name in ("table_index", "start", "length"):
+            value = getattr(self, name)
+            if type(value) is not int:
+                object.__setattr__(self, name, whole(name, value))
+        if not 0 <= self.table_index < POSITION_LIMIT:
+            raise InputError(f"table_index {self.table_index} must be 0 or more, below {POSITION_LIMIT}")
         if self.start < 0:
             raise InputError(f"start {self.start} must be 0 or more")
         if self.length < 1:
@@ -46,6 +51,8 @@ class Packed:
 
 def pack(slices: Sequence[Slice]) -> Packed:
     """Pack the slices in the given order. InputError when there is none or the rows exceed int32."""
+    if not isinstance(slices, (list, tuple)) or not all(isinstance(s, Slice) for s in slices):
+        raise InputError(f"slices must be a list of Slice, got {type(slices).__name__}")
     if not slices:
         raise InputError("nothing to pack; pass at least one slice")
     table, start, length = np.array([(s.table_index, s.start, s.length) for s in slices], np.int64).T

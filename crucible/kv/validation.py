@@ -7,6 +7,7 @@ checks are ordered so that each one may rely on those before it.
 import numpy as np
 
 from crucible.errors import InputError
+from crucible.numerics.checks import whole
 from crucible.numerics.contract import PAGE_SIZE
 
 _INT32_LIMIT = 1 << 31
@@ -24,7 +25,7 @@ def validate(
     with writes=False all are only read, and the rules about writing do not apply.
     """
     for name, value in (("num_pages", num_pages), ("rows", rows), ("capacity", capacity)):
-        if not 1 <= value < _INT32_LIMIT:
+        if not 1 <= whole(name, value) < _INT32_LIMIT:
             raise InputError(f"{name} {value} must lie in 1..{_INT32_LIMIT - 1}")
     if page_size != PAGE_SIZE:
         raise InputError(f"page_size {page_size} must be {PAGE_SIZE}, the only one of this contract version")

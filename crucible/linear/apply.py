@@ -2,17 +2,21 @@
 
 import numpy as np
 
-from crucible.device.checks import expect, need_cpu
+from crucible.device.checks import expect, expect_out, need_cpu
+from crucible.errors import InputError
 from crucible.linear.weights import STORAGES, LinearWeight
+
+Q_LIMIT = 127 * 256  # the largest quantized row value
 
 
 def linear(device, x, weight: LinearWeight, out=None):
     """x f32 [T][K] through the weight -> f32 [T][N], bias added last."""
+    _layer(weight)
     need_cpu(f"linear_{weight.kind}", device)
     expect("x", x, np.float32, (None, weight.k))
     rows = x.shape[0]
     out = device.empty((rows, weight.n)) if out is None else out
-    expect("out", out, np.float32, (rows, weight.n))
+    expect_out("out", out, np.float32, (rows, weight.n), (x, weight.packed, weight.scale, weight.bias))
     if weight.kind == "int8":
         q, top = quantize_rows(device, x)
         return _linear_int8(device, q, top, weight, out)
@@ -34,10 +38,11 @@ def quantize_rows(device, x):
 def linear_quantized(device, q, top, weight: LinearWeight, out=None):
     """The int8 layer on rows quantized before, so that layers sharing an input quantize it once."""
     need_cpu("linear_int8", device)
-    expect("q", q, np.int16, (None, weight.k))
+    _quantized(q, weight)
     expect("A", top, np.float32, (q.shape[0],))
     out = device.empty((q.shape[0], weight.n)) if out is None else out
-    expect("out", out, np.float32, (q.shape[0], weight.n))
+    inputs = (q, top, weight.packed, weight.scale, weight.bias)
+    expect_out("out", out, np.float32, (q.shape[0], weight.n), inputs)
     return _linear_int8(device, q, top, weight, out)
 
 
@@ -47,10 +52,24 @@ def _linear_int8(device, q, top, weight: LinearWeight, out):
     return out
 
 
+def _layer(weight, kind: str | None = None) -> None:
+    if not isinstance(weight, LinearWeight) or kind not in (None, weight.kind):
+        what = f"{weight.kind} layer" if isinstance(weight, LinearWeight) else type(weight).__name__
+        raise InputError(f"weight is {what}; it must be {'a layer' if kind is None else f'of kind {kind}'}")
+
+
+def _quantized(q, weight) -> None:
+    """Refuse rows beyond what quantize_rows makes: larger ones overflow a block's int32 sum."""
+    _layer(weight, "int8")
+    expect("q", q, np.int16, (None, weight.k))
+    if q.size and max(-int(q.min()), int(q.max())) > Q_LIMIT:
+        raise InputError(f"q reaches {int(q.min())}..{int(q.max())}; it must lie in -{Q_LIMIT}..{Q_LIMIT}")
+
+
 def linear_sums(device, q, weight: LinearWeight):
     """The exact integer sums T int64 [T][N] of an int8 layer before scaling, for conformance."""
     need_cpu("linear_i8_sums", device)
-    expect("q", q, np.int16, (None, weight.k))
+    _quantized(q, weight)
     out = device.empty((q.shape[0], weight.n), np.int64)
     device.call("crucible_linear_i8_sums", q, weight.packed, out, q.shape[0], weight.n, weight.k)
     return out

@@ -7,6 +7,7 @@ import numpy as np
 
 from crucible.device.checks import expect, need_cpu
 from crucible.errors import InputError
+from crucible.numerics.checks import whole
 
 Kind = Literal["f32", "int8"]
 
@@ -49,6 +50,8 @@ def quantize_weight(device, w):
 
 def pack(device, w, kind: Kind, bias=None) -> LinearWeight:
     """Pack w f32 [N][K] (and bias f32 [N]) for `linear`; kind int8 quantizes it first."""
+    if bias is not None:
+        expect("bias", bias, np.float32, (None,))
     if kind == "int8":
         return pack_int8(device, *quantize_weight(device, w), bias)
     if kind != "f32":
@@ -63,7 +66,8 @@ def pack_stored(device, rows, storage: str, k: int, bias=None) -> LinearWeight:
     Storages: f32, bf16, and GGUF's q8_0 and q4_1 blocks of 32. The layer's bits are those of the
     weights widened first; only the memory it takes and reads differs.
     """
-    if storage not in STORAGES:
+    k = whole("k", k)
+    if not isinstance(storage, str) or storage not in STORAGES:
         raise InputError(f"storage {storage!r} is unknown; choose one of {', '.join(STORAGES)}")
     need_cpu("pack", device)
     code, elements, size = STORAGES[storage]
@@ -81,6 +85,8 @@ def pack_int8(device, q, scale, bias=None) -> LinearWeight:
     need_cpu("pack_i8", device)
     n, k = _extent("q", q, np.int8, bias)
     expect("scale", scale, np.float32, (n,))
+    if int(q.min()) == -128:
+        raise InputError("q holds -128; a quantized weight lies in -127..127")
     packed = device.empty(device.call("crucible_packed_i8_size", n, k), np.int8)
     device.call("crucible_pack_i8", q, packed, n, k)
     return LinearWeight("int8", n, k, packed, scale, bias)

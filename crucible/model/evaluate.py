@@ -7,9 +7,9 @@ import numpy as np
 from crucible.errors import InputError
 from crucible.kv.slices import Slice
 from crucible.model.cache import pages_for
-from crucible.model.generate import whole_number
 from crucible.model.model import Model
 from crucible.model.transformer import check_ids
+from crucible.numerics.checks import whole
 from crucible.sampling.sample import logprobs
 
 
@@ -21,7 +21,7 @@ def nll(model: Model, ids: Sequence[int], window: int = 1024, rows: int = 64) ->
     at a time.
     """
     tokens = check_ids(ids, model.config.vocab).tolist()
-    window = min(whole_number("window", window, 2), model.config.context)
+    window = min(whole("window", window, 2), model.config.context)
     if len(tokens) < 2:
         raise InputError(f"a likelihood needs at least 2 tokens, got {len(tokens)}")
     total, count = np.float64(0), 0

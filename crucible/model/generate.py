@@ -1,6 +1,5 @@
 """Generate tokens from a prompt: whole, chunked or on shuffled pages, always the same bits."""
 
-import operator
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from crucible.model.cache import KVCache, pages_for
 from crucible.model.model import Model
 from crucible.model.tokenizer import StreamDecoder
 from crucible.model.transformer import check_ids
+from crucible.numerics.checks import real, whole
 from crucible.numerics.digest import digest
 from crucible.sampling.params import SamplingParams
 from crucible.sampling.sample import sample
@@ -50,7 +50,7 @@ class Options:
         """The validated sampling parameters; a seed is drawn where one is needed and none was given."""
         seed = self.seed
         if seed is None:
-            seed = 0 if self.temperature == 0 else secrets.randbits(_SEED_BITS)
+            seed = 0 if real("temperature", self.temperature) == 0 else secrets.randbits(_SEED_BITS)
         return SamplingParams(self.temperature, self.top_k, self.top_p, seed, self.sampler)
 
 
@@ -110,25 +110,16 @@ class Generation:
         return self.logits_digests[0] if self.logits_digests else None
 
 
-def whole_number(name: str, value: object, least: int) -> int:
-    """`value` as an int of at least `least`, or InputError."""
-    try:
-        number = operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
-    except TypeError:
-        raise InputError(f"{name} {value!r} must be a whole number") from None
-    if number < least:
-        raise InputError(f"{name} {number} must be at least {least}")
-    return number
-
-
 def check_request(
     model: Model, prompt: str | Sequence[int], options: Options
 ) -> tuple[list[int], SamplingParams]:
     """Token ids and sampling parameters of a request, or InputError for the first rule it breaks."""
     params = options.sampling()
-    max_tokens = whole_number("max_tokens", options.max_tokens, 1)
+    max_tokens = whole("max_tokens", options.max_tokens, 1)
     if options.chunk is not None:
-        whole_number("chunk", options.chunk, 1)
+        whole("chunk", options.chunk, 1)
+    if options.page_seed is not None:
+        whole("page_seed", options.page_seed, 0)
     check_ids(options.stop, model.config.vocab)
     if options.variant is None:
         default()  # refuse a bad environment before anything runs
@@ -179,6 +170,8 @@ def stream(
         raise InputError(
             f"unknown option {min(unknown)!r}; options are {', '.join(f.name for f in fields(Options))}"
         )
+    if options is not None and not isinstance(options, Options):
+        raise InputError(f"options is {type(options).__name__}; pass Options, or its fields as keywords")
     options = Options(**{**({} if options is None else vars(options)), **changes})
     ids, params = check_request(model, prompt, options)
     return _stream(model, ids, params, options)

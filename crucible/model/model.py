@@ -16,7 +16,7 @@ from crucible.model.checkpoint import Checkpoint
 from crucible.model.config import ModelConfig
 from crucible.model.fetch import SOURCES, models_dir, sha256, verified
 from crucible.model.tokenizer import Tokenizer, decode
-from crucible.model.transformer import Transformer
+from crucible.model.transformer import Transformer, check_ids
 from crucible.model.weights import MODES, load_weights
 
 SYNTHETIC = "synthetic-12x768"
@@ -86,9 +86,9 @@ class Model:
         NoKernelError on a device that cannot run a whole model yet (all but cpu).
         """
         start = time.perf_counter()
-        if mode not in MODES:
+        if not isinstance(mode, str) or mode not in MODES:
             raise InputError(f"unknown mode {mode!r}; choose one of {', '.join(MODES)}")
-        if device not in ("auto", "cpu") and device in NAMES:
+        if device in NAMES and device != "cpu":
             raise NoKernelError("the whole model", device)
         target = devices.get(device)
         checkpoint = open_checkpoint(path_or_name)
@@ -143,6 +143,8 @@ class Model:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; InputError for text that is not Unicode (a lone surrogate)."""
+        if not isinstance(text, str):
+            raise InputError(f"the prompt must be text, got {type(text).__name__}")
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -159,8 +161,8 @@ class Model:
         )
 
     def decode(self, tokens) -> str:
-        """Text of token ids."""
-        return decode(self.tokenizer, tokens)
+        """Text of token ids; InputError for one outside the vocabulary."""
+        return decode(self.tokenizer, check_ids(tokens, self.config.vocab).tolist())
 
     def new_cache(self, num_pages: int, max_requests: int = 1, page_seed: int | None = None) -> KVCache:
         """An empty paged K/V cache for this model; `page_seed` as in `KVCache.create`."""

@@ -1,5 +1,6 @@
 """The one forward pass of every model, mode and device (contract section 7)."""
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from crucible.model.cache import KVCache
 from crucible.model.config import ModelConfig
 from crucible.model.replay import Recorder, assign
 from crucible.model.weights import Block, Weights
+from crucible.numerics.checks import whole_array
 from crucible.numerics.contract import PAGE_SIZE
 from crucible.ops.embedding import embed
 from crucible.ops.kv_store import store_kv
@@ -34,13 +36,20 @@ Trace = Callable[[str, int | None, Any], None]
 
 def check_ids(ids: Sequence[int] | np.ndarray, vocab: int) -> np.ndarray:
     """The token ids as int32 [T]; InputError naming the first that is no integer in [0, vocab)."""
-    array = np.asarray(ids)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise InputError(f"token ids must be a flat list of integers, got {array.dtype} {list(array.shape)}")
+    array = whole_array("token ids", ids)
     outside = np.flatnonzero((array < 0) | (array >= vocab))
     if outside.size:
         at = int(outside[0])
         raise InputError(f"token id {array[at]} at position {at} is outside the vocabulary of {vocab}")
+    return array.astype(np.int32)
+
+
+def _rows(rows: Sequence[int] | np.ndarray, count: int) -> np.ndarray:
+    """Packed row numbers as int32 [R]; InputError naming the first outside [0, count)."""
+    array = whole_array("rows", rows)
+    outside = np.flatnonzero((array < 0) | (array >= count))
+    if outside.size:
+        raise InputError(f"row {array[outside[0]]} is outside the {count} packed rows of the call")
     return array.astype(np.int32)
 
 
@@ -79,7 +88,7 @@ class _Prepared:
 class Transformer:
     """A model's weights on a device and the forward pass over a paged K/V cache.
 
-    Not safe for concurrent calls: scratch buffers are shared.
+    Scratch buffers are shared: one forward runs at a time, and threads wait for each other.
     """
 
     device: Device
@@ -87,7 +96,20 @@ class Transformer:
     weights: Weights
     _scratch: dict[str, Any] = field(default_factory=dict, repr=False)
     _rope: tuple[Any, Any] | None = field(default=None, repr=False)
-    launches: frozenset[Launch] = frozenset()  # attention launches of the last forward
+    # Stands for this object in a cache's recordings: an id may come again when the object is dead.
+    _token: object = field(default_factory=object, repr=False)
+    _lock: Any = field(default_factory=threading.RLock, repr=False)
+    _busy: bool = field(default=False, repr=False)
+    _last: threading.local = field(default_factory=threading.local, repr=False)
+
+    @property
+    def launches(self) -> frozenset[Launch]:
+        """Attention launches of this thread's last forward."""
+        return getattr(self._last, "launches", frozenset())
+
+    @launches.setter
+    def launches(self, value: frozenset[Launch]) -> None:
+        self._last.launches = value
 
     def forward(
         self,
@@ -101,15 +123,31 @@ class Transformer:
         """Logits f32 [R][V] of `rows` (packed row numbers; default: the last row of every slice).
 
         ids: the tokens of all slices, packed in order, T in all. Their K and V go to the cache's
-        pages; each row attends to its own request's positions up to its own. The result may be
-        overwritten by the next forward on this cache. `variant` names an attention variant (see
+        pages; each row attends to its own request's positions up to its own, which must have been
+        stored. The result belongs to the caller. `variant` names an attention variant (see
         crucible.attention.run.run, which also says what None means). InputError for ids outside the
         vocabulary or slices that do not fit the cache, before anything reaches the device.
         """
+        with self._lock:
+            if self._busy:
+                raise InputError("a trace must not call forward on its own transformer; take another one")
+            self._busy = True
+            try:
+                return self._forward(ids, slices, cache, rows, trace, variant)
+            finally:
+                self._busy = False
+
+    def _forward(self, ids, slices, cache: KVCache, rows, trace: Trace | None, variant: str | None) -> Any:
         packed = pack(slices)
         ids = check_ids(ids, self.config.vocab)
         if ids.shape != (packed.rows,):
             raise InputError(f"{ids.size} token ids do not fill the {packed.rows} rows of the slices")
+        mine, other = self.config, cache.config
+        if (mine.layers, mine.kv_dim) != (other.layers, other.kv_dim):
+            raise InputError(
+                f"the cache has {other.layers} layers of {other.kv_dim} channels, the model {mine.layers} of "
+                f"{mine.kv_dim}; use a cache of this model"
+            )
         capacity = min(self.config.context, cache.tables.array.shape[1] * PAGE_SIZE)
         validate(
             packed.desc,
@@ -119,20 +157,25 @@ class Transformer:
             capacity=capacity,
             owners=cache.owners,
         )
+        cache.check_history(packed.desc)
         self._reserve_rope(capacity)
         step = (ids, packed.positions, packed.desc)
         self.launches = frozenset()
         if rows is not None or trace is not None or packed.rows != len(slices):
             ends = packed.desc[:, 0] + packed.desc[:, 1] - 1
-            wanted = np.ascontiguousarray(ends if rows is None else rows, np.int32)
+            wanted = np.ascontiguousarray(ends if rows is None else _rows(rows, packed.rows), np.int32)
             longest = int(packed.desc[:, 1].max())
             inputs = _Inputs(*map(self.device.upload, (*step, cache.tables.array)), packed.max_end, longest)
-            return self._run(self.device, inputs, cache, wanted, trace, variant)
+            logits = self._run(self.device, inputs, cache, wanted, trace, variant)
+            cache.note(packed.desc)
+            return logits
         # Pure decode, one row a slice: record once for this number of rows, then replay.
-        key = (id(self), self._rope[0].shape[0], packed.rows, variant, default())
+        key = (self._token, self._rope[0].shape[0], packed.rows, variant, default())
         if key in cache.prepared:
             self.launches = cache.prepared[key].launches
-            return cache.prepared[key].replay(*step)
+            logits = cache.prepared[key].replay(*step)
+            cache.note(packed.desc)
+            return logits.copy()
         own = [self.device.upload(array.copy()) for array in step]
         inputs = _Inputs(*own, self.device.upload(cache.tables.array), capacity, 1)
         recorder = Recorder(self.device)
@@ -143,7 +186,8 @@ class Transformer:
         finally:
             self._scratch = shared
         cache.prepared[key] = _Prepared(inputs, recorder.calls, logits, self.launches)
-        return logits
+        cache.note(packed.desc)
+        return logits.copy()
 
     def _reserve_rope(self, capacity: int) -> None:
         if self._rope is None or self._rope[0].shape[0] < capacity:

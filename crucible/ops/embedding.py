@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crucible.device.checks import expect, need_cpu
+from crucible.device.checks import expect, expect_array, expect_out, need_cpu
 from crucible.errors import InputError
 from crucible.linear.weights import STORAGES
 
@@ -26,14 +26,19 @@ def embed(device, table, ids, out=None):
     """
     need_cpu("embed", device)
     stored = isinstance(table, StoredTable)
+    if isinstance(table, tuple) and len(table) != 2:
+        raise InputError(f"table is a tuple of {len(table)}; it must be the pair (q int8, scale)")
     rows = table.rows if stored else table[0] if isinstance(table, tuple) else table
+    expect_array("table", rows)
+    if rows.ndim != 2:
+        raise InputError(f"table has shape {tuple(rows.shape)}; it must be [V][N]")
     vocab, n = rows.shape[0], table.n if stored else rows.shape[1]
     expect("ids", ids, np.int32, (None,))
     bad = np.flatnonzero((ids < 0) | (ids >= vocab))
     if bad.size:
         raise InputError(f"token id {ids[bad[0]]} at row {bad[0]} is outside the vocabulary 0..{vocab - 1}")
     out = device.empty((ids.size, n)) if out is None else out
-    expect("out", out, np.float32, (ids.size, n))
+    expect_out("out", out, np.float32, (ids.size, n), (ids, rows))
     if stored:
         code, elements, size = STORAGES[table.storage]
         expect("table", rows, np.uint8, (vocab, n // elements * size))

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from crucible.device.checks import expect
+from crucible.device.checks import expect, expect_out
 from crucible.errors import InputError
+from crucible.numerics.checks import whole
 from crucible.numerics.contract import PAGE_SIZE
 
 
@@ -16,10 +17,11 @@ def store_kv(device, k, v, kpool, vpool, tables, desc, layer) -> None:
     expect("k", k, np.float32, (None, None))
     expect("v", v, np.float32, tuple(k.shape))
     rows, kv_dim = k.shape
-    expect("kpool", kpool, np.float32, (None, None, PAGE_SIZE, kv_dim))
-    expect("vpool", vpool, np.float32, tuple(kpool.shape))
     expect("tables", tables, np.int32, (None, None))
     expect("desc", desc, np.int32, (None, 4))
+    expect_out("kpool", kpool, np.float32, (None, None, PAGE_SIZE, kv_dim), (k, v, tables, desc))
+    expect_out("vpool", vpool, np.float32, tuple(kpool.shape), (k, v, tables, desc, kpool))
+    layer = whole("layer", layer)
     layers, stride, S = kpool.shape[1], tables.shape[1], desc.shape[0]
     if not 0 <= layer < layers:
         raise InputError(f"layer {layer} is outside the pools' {layers} layers")

@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from crucible.device.checks import expect, need_cpu
+from crucible.device.checks import expect, expect_out, need_cpu
+from crucible.errors import InputError
+from crucible.numerics.checks import real
 
 
 def rmsnorm(device, x, weight, eps, out=None):
@@ -15,6 +17,11 @@ def rmsnorm(device, x, weight, eps, out=None):
     rows, n = x.shape
     expect("weight", weight, np.float32, (n,))
     out = device.empty(x.shape) if out is None else out
-    expect("out", out, np.float32, (rows, n))
-    device.call("crucible_rmsnorm", x, weight, out, rows, n, np.float32(eps))
+    expect_out("out", out, np.float32, (rows, n), (weight,), (x,))
+    if not isinstance(eps, np.float32):
+        with np.errstate(over="ignore"):
+            eps = np.float32(real("eps", eps))
+    if not (np.isfinite(eps) and eps >= 0):
+        raise InputError(f"eps {eps} must be finite in float32 and at least 0")
+    device.call("crucible_rmsnorm", x, weight, out, rows, n, eps)
     return out

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from crucible.device.checks import expect
+from crucible.device.checks import expect, expect_out
 from crucible.errors import InputError
+from crucible.numerics.checks import whole
 from crucible.ops.rope_tables import rope_frequencies, rope_table
 
 __all__ = ["rope", "rope_frequencies", "rope_table"]
@@ -17,16 +18,18 @@ def rope(device, x, positions, cos, sin, D, out=None):
     x f32 [T][H*D] or [T][H][D]; positions int32 [T]; cos, sin f32 [P][D/2], row p for position p,
     so every position must be below P; `out` like x may be x itself. Returns out.
     """
-    D = int(D)
+    D = whole("head_dim", D)
+    expect("x", x, np.float32, None)
+    if len(x.shape) not in (2, 3):
+        raise InputError(f"x has shape {tuple(x.shape)}; it must be [T][H*D] or [T][H][D]")
     columns = int(np.prod(x.shape[1:]))
     if D < 2 or D % 2 or columns == 0 or columns % D:
         raise InputError(f"x of shape {tuple(x.shape)} does not hold whole heads of an even head_dim {D}")
-    expect("x", x, np.float32, tuple(x.shape))
     expect("positions", positions, np.int32, (x.shape[0],))
     expect("cos", cos, np.float32, (None, D // 2))
     expect("sin", sin, np.float32, tuple(cos.shape))
     out = device.empty(x.shape) if out is None else out
-    expect("out", out, np.float32, tuple(x.shape))
+    expect_out("out", out, np.float32, tuple(x.shape), (positions, cos, sin), (x,))
     T, H = x.shape[0], columns // D
     if T == 0:
         return out

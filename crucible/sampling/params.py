@@ -1,13 +1,14 @@
 """Sampling parameters of one request, validated once and kept in the formats that the contract names."""
 
 import math
-import operator
-from dataclasses import dataclass
+import struct
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from crucible.errors import InputError
+from crucible.numerics.checks import real, whole
 
 SAMPLERS = ("inverse-cdf", "gumbel-id")
 Sampler = Literal["inverse-cdf", "gumbel-id"]
@@ -28,44 +29,28 @@ class SamplingParams:
     top_p: float = 1.0
     seed: int = 0
     sampler: Sampler = "inverse-cdf"
+    greedy: bool = field(init=False, repr=False, compare=False)  # takes the largest logit without a draw
 
     def __post_init__(self):
-        temperature, top_p = _number("temperature", self.temperature), _number("top_p", self.top_p)
+        temperature, top_p = real("temperature", self.temperature), real("top_p", self.top_p)
         if not (math.isfinite(temperature) and temperature >= 0):
             raise InputError(f"temperature {self.temperature} must be finite and at least 0 (0 is greedy)")
         with np.errstate(over="ignore"):
             rounded = np.float32(temperature)
-        if math.isinf(rounded) or (temperature > 0 and rounded == 0):
+        # By bits: a caller's floating-point mode may compare a subnormal as zero.
+        positive = struct.pack("<d", temperature) not in (struct.pack("<d", 0.0), struct.pack("<d", -0.0))
+        greedy = not int(rounded.view(np.uint32)) << 1 & 0xFFFFFFFF
+        if math.isinf(rounded) or (positive and greedy):
             raise InputError(f"temperature {self.temperature} does not fit float32; use 0 for greedy")
         if not 0 < top_p <= 1:
             raise InputError(f"top_p {self.top_p} must be greater than 0 and at most 1 (1 keeps all)")
-        top_k, seed = _integer("top_k", self.top_k), _integer("seed", self.seed)
+        top_k, seed = whole("top_k", self.top_k), whole("seed", self.seed)
         if top_k < 0:
             raise InputError(f"top_k {top_k} must be 0 (the whole vocabulary) or more")
         if not 0 <= seed < SEED_LIMIT:
             raise InputError(f"seed {seed} must fit 64 bits: 0 to {SEED_LIMIT - 1}")
-        if self.sampler not in SAMPLERS:
+        object.__setattr__(self, "greedy", greedy)
+        if not isinstance(self.sampler, str) or self.sampler not in SAMPLERS:
             raise InputError(f"sampler {self.sampler!r} is unknown; choose {' or '.join(SAMPLERS)}")
         for name, value in (("temperature", rounded), ("top_k", top_k), ("top_p", top_p), ("seed", seed)):
             object.__setattr__(self, name, value)
-
-    @property
-    def greedy(self) -> bool:
-        """Whether this takes the largest logit without a draw."""
-        return self.temperature == 0
-
-
-def _number(name: str, value) -> float:
-    if isinstance(value, (bool, str)):
-        raise InputError(f"{name} {value!r} must be a number")
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{name} {value!r} must be a number") from None
-
-
-def _integer(name: str, value) -> int:
-    try:
-        return operator.index(None if isinstance(value, bool) else value)
-    except TypeError:
-        raise InputError(f"{name} {value!r} must be a whole number") from None

@@ -4,6 +4,7 @@ import numpy as np
 
 from crucible.device.checks import expect, need_cpu
 from crucible.errors import InputError
+from crucible.numerics.checks import whole
 
 DRAW_LIMIT = 1 << 32
 
@@ -20,13 +21,15 @@ def philox(device, counter, key):
 
 def check_draw(draw: int) -> int:
     """The draw number as int; InputError unless it fits 32 bits."""
+    draw = whole("draw number", draw)
     if not 0 <= draw < DRAW_LIMIT:
         raise InputError(f"draw number {draw} must fit 32 bits: 0 to {DRAW_LIMIT - 1}")
-    return int(draw)
+    return draw
 
 
 def uniform(device, seed: int, draw: int) -> float:
     """The draw number `draw` of a request with this 64-bit seed: a multiple of 2^-53 in [0, 1)."""
+    seed = whole("seed", seed, 0, (1 << 64) - 1)
     counter = np.array([[check_draw(draw), 0, 0, 0]], np.uint32)
     key = np.array([[seed & 0xFFFFFFFF, seed >> 32]], np.uint32)
     words = device.download(philox(device, device.upload(counter), device.upload(key)))[0].tolist()

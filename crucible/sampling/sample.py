@@ -6,6 +6,7 @@ import numpy as np
 
 from crucible.device.checks import expect, need_cpu
 from crucible.errors import InputError
+from crucible.numerics.checks import real, whole
 from crucible.sampling.params import SAMPLERS, SamplingParams
 from crucible.sampling.philox import check_draw
 
@@ -46,15 +47,18 @@ def sample(device, logits, params: SamplingParams, draw: int = 0, u: float | Non
     """
     need_cpu("sample", device)
     vocab = _size(logits)
-    if u is not None and not 0 <= u < 1:
+    if not isinstance(params, SamplingParams):
+        raise InputError(f"params is {type(params).__name__}; it must be SamplingParams")
+    draw = check_draw(draw)
+    if u is not None and not 0 <= real("u", u) < 1:
         raise InputError(f"u {u} must be at least 0 and less than 1")
     token, kept, used = np.zeros(1, np.int32), np.zeros(1, np.int32), np.zeros(1, np.float64)
     if params.greedy:
         return Sample(greedy(device, logits), 1, None)
     status = device.call(
         "crucible_sample",
-        *(logits, vocab, params.temperature, params.top_k, params.top_p, np.uint64(params.seed)),
-        *(check_draw(draw), SAMPLERS.index(params.sampler), -1.0 if u is None else float(u)),
+        *(logits, vocab, params.temperature, min(params.top_k, vocab), params.top_p, np.uint64(params.seed)),
+        *(draw, SAMPLERS.index(params.sampler), -1.0 if u is None else float(u)),
         *(token, kept, used),
     )
     _refuse(status, params.temperature)
@@ -73,10 +77,15 @@ def rank(device, logits, temperature, k: int) -> np.ndarray:
     """int32 [k]: the first k token ids by logit/temperature descending, then by id ascending."""
     need_cpu("rank", device)
     vocab = _size(logits)
+    k = whole("k", k)
+    with np.errstate(over="ignore"):
+        rounded = np.float32(real("temperature", temperature))
+    if not np.isfinite(rounded) or not 0 < int(rounded.view(np.uint32)) < 1 << 31:
+        raise InputError(f"temperature {temperature} must be finite in float32 and greater than 0 to rank")
     if not 1 <= k <= vocab:
         raise InputError(f"k {k} must lie in 1..{vocab}, the vocabulary")
     ids = np.zeros(k, np.int32)
-    _refuse(device.call("crucible_rank", logits, vocab, np.float32(temperature), k, ids), temperature)
+    _refuse(device.call("crucible_rank", logits, vocab, rounded, k, ids), temperature)
     return ids
 
 
@@ -92,6 +101,8 @@ def ln(device, v) -> np.ndarray:
     """Natural logarithm of finite v > 0, f64 [n] (the contract's series), for conformance."""
     need_cpu("ln", device)
     expect("v", v, np.float64, (None,))
+    if not (np.isfinite(v) & (v > 0)).all():
+        raise InputError("v holds a value that is not finite and greater than 0; ln takes no other")
     out = device.empty(v.shape, np.float64)
     device.call("crucible_ln", v, out, v.size)
     return out

@@ -1,8 +1,13 @@
 """Samplers on the cpu device, at every vector level: tokens, kept ranks and draws of the oracle."""
 
+import ctypes
+import platform
+
 import numpy as np
 import pytest
 
+from crucible import device
+from crucible.device import host
 from crucible.errors import InputError
 from crucible.numerics import inputs, scalar
 from crucible.numerics.bits import assert_same_bits
@@ -139,3 +144,30 @@ def test_bad_calls_are_named(cpu):
     ):
         with pytest.raises(InputError, match=named):
             action()
+
+
+MODE = r"""
+#include <xmmintrin.h>
+extern "C" unsigned get_mode() { return _mm_getcsr(); }
+extern "C" void set_mode(unsigned mode) { _mm_setcsr(mode); }
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="sets the x86 control register")
+def test_a_caller_that_flushes_subnormals_gets_the_same_tokens(tmp_path):
+    source = tmp_path / "mode.cpp"
+    source.write_text(MODE)
+    mode = host.load(host.compile_shared("mode", (source,)))
+    mode.get_mode.restype = ctypes.c_uint
+    cpu = device.get("cpu")
+    logits = np.array([1, 2, 3, 2, 1], np.float32) * np.float32(1e-40)
+    params = SamplingParams(1e-40, seed=5)
+    wanted = [sample(cpu, logits, params, draw).token for draw in range(8)]
+    assert len(set(wanted)) > 1 and not params.greedy
+    before = mode.get_mode()
+    mode.set_mode(0x9FC0)
+    try:
+        found = [sample(cpu, logits, params, draw).token for draw in range(8)]
+    finally:
+        mode.set_mode(before)
+    assert found == wanted

@@ -1,0 +1,53 @@
+"""Guards of plain arguments, shared by every entry: whole numbers, real numbers, arrays of whole numbers."""
+
+import operator
+
+import numpy as np
+
+from crucible.errors import InputError
+
+
+def whole(name: str, value, least: int | None = None, most: int | None = None) -> int:
+    """`value` as an int within least..most, or InputError; a bool or a float is no whole number."""
+    if type(value) is not int:
+        try:
+            value = operator.index(None if isinstance(value, (bool, np.ndarray)) else value)
+        except TypeError:
+            raise InputError(f"{name} {_short(value)} must be a whole number") from None
+    if least is not None and value < least:
+        raise InputError(f"{name} {_short(value)} must be at least {least}")
+    if most is not None and value > most:
+        raise InputError(f"{name} {_short(value)} must be at most {most}")
+    return value
+
+
+def real(name: str, value) -> float:
+    """`value` as a float (NaN and infinities too), or InputError; text and a bool are no number."""
+    try:
+        if isinstance(value, (bool, np.bool_, str, bytes, bytearray, np.ndarray)):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{name} {_short(value)} must be a number") from None
+
+
+def whole_array(name: str, values) -> np.ndarray:
+    """`values` as a flat integer array, or InputError for what is ragged, nested or no integer."""
+    if values is None or isinstance(values, (str, bytes, dict, set)):
+        raise InputError(f"{name} must be a flat list of integers, got {type(values).__name__}")
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, OverflowError):
+        raise InputError(f"{name} must be a flat list of integers, got a ragged or oversized one") from None
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InputError(f"{name} must be a flat list of integers, got {array.dtype} {list(array.shape)}")
+    return array
+
+
+def _short(value) -> str:
+    """repr of a value, cut to fit a sentence."""
+    try:
+        text = repr(value)
+    except ValueError:  # an int of more digits than Python prints
+        text = f"of {value.bit_length()} bits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
