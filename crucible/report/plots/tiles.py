@@ -165,19 +165,18 @@ def tolerance(
     reference: np.ndarray, errors: dict[str, np.ndarray], absolute: float, relative: float
 ) -> Figure:
     """|error| against |reference| of every element that differs, under the line of the tolerance."""
-    figure, axes = new(7.2, 3.9)
+    figure, panels = new(7.2, 3.7, 1, len(errors), sharey=True, squeeze=False)
     size = np.abs(reference.astype(np.float64)).ravel()
     low = 10.0 ** np.floor(np.log10(size[size > 0].min()))
     line = np.geomspace(low, 2 * size.max(), 200)
-    axes.plot(line, absolute + relative * line, color=RED)
-    axes.text(line[4], 1.25 * absolute, "tolerance: 2e-5 + 2e-5 |reference|", va="bottom", color=INK)
-    for tone, marker, (name, error) in zip((BLUE, ORANGE), ("o", "^"), errors.items(), strict=False):
+    for axes, tone, (name, error) in zip(panels[0], SERIES, errors.items(), strict=False):
         found = np.abs(error.astype(np.float64)).ravel()
         off = found > 0
-        axes.plot(size[off], found[off], marker, markersize=2, alpha=0.5, color=tone, rasterized=True)
-        label = f"{name}: {off.mean():.0%} of the elements differ"
-        axes.plot([], [], marker, markersize=6, color=tone, label=label)
-    axes.set(xscale="log", yscale="log", xlabel="|reference|", ylabel="|online - reference|")
-    axes.set_ylim(top=absolute * 40)
-    axes.legend(loc="upper left")
+        axes.plot(size[off], found[off], ".", markersize=1.6, alpha=0.5, color=tone, rasterized=True)
+        axes.plot(line, absolute + relative * line, color=RED)
+        label = f"tolerance: {absolute:g} + {relative:g} |reference|"
+        axes.text(line[2], 1.5 * absolute, label, va="bottom", fontsize=9)
+        axes.set_title(f"{name}: {off.mean():.0%} of the outputs differ", fontsize=10)
+        axes.set(xscale="log", yscale="log", xlabel="|reference|")
+    panels[0][0].set(ylabel="|online - reference|", ylim=(None, absolute * 40))
     return figure
