@@ -176,7 +176,7 @@ def tolerance(
         axes.plot(line, absolute + relative * line, color=RED)
         label = f"tolerance: {absolute:g} + {relative:g} |reference|"
         axes.text(line[2], 1.5 * absolute, label, va="bottom", fontsize=9)
-        axes.set_title(f"{name}: {off.mean():.0%} of the outputs differ", fontsize=10)
+        axes.set_title(f"{name}: {100 * off.mean():.0f} % differ")
         axes.set(xscale="log", yscale="log", xlabel="|reference|")
     panels[0][0].set(ylabel="|online - reference|", ylim=(None, absolute * 40))
     return figure
