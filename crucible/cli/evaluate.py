@@ -30,11 +30,11 @@ def register(app: typer.Typer) -> None:
         from crucible.cli.generate import load_model
         from crucible.files import read_text
         from crucible.model.evaluate import nll
-        from crucible.model.generate import whole_number
+        from crucible.numerics.checks import whole
 
-        whole_number("window", window, 2)
+        whole("window", window, 2)
         if max_tokens is not None:
-            whole_number("max_tokens", max_tokens, 2)
+            whole("max_tokens", max_tokens, 2)
         text = read_text(text_file)
         loaded = load_model(model, device, mode)
         value, tokens = nll(loaded, loaded.encode(text)[:max_tokens], window)

@@ -73,7 +73,9 @@ LAUNCHERS = {
 
 
 @pytest.mark.parametrize(
-    "bad", [None, [[1.0]], "x", 3.0, F(1), object(), np.ones((2, 32), ">f4"), ()], ids=repr
+    "bad",
+    [None, [[1.0]], "x", 3.0, F(1), object(), np.ones((2, 32), ">f4"), ()],
+    ids=lambda bad: type(bad).__name__,
 )
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_what_is_no_array_of_the_right_kind_is_refused(name, bad):
@@ -109,7 +111,7 @@ WHOLES = {
 }
 
 
-@pytest.mark.parametrize("value", NO_WHOLE, ids=repr)
+@pytest.mark.parametrize("value", NO_WHOLE, ids=str)
 @pytest.mark.parametrize("name", WHOLES)
 def test_what_is_no_whole_number_is_refused(name, value):
     with pytest.raises(InputError):
