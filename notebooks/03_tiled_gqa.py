@@ -19,7 +19,7 @@
 #
 # **Answer.** Nearly all of it. Adjacent rows and the heads of one KV head can read one copy, because a
 # copy is no arithmetic: who fetches a number, and which thread adds it, may change; which numbers are
-# added, and in which order, may not. The exact tiles below have no differing bit. Online softmax, the
+# added, and in which order, may not. The exact tiles have no differing bit. Online softmax, the
 # usual way to tile, passes every tolerance and has other bits.
 
 # %%

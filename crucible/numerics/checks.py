@@ -10,8 +10,9 @@ from crucible.errors import InputError
 def whole(name: str, value, least: int | None = None, most: int | None = None) -> int:
     """`value` as an int within least..most, or InputError; a bool or a float is no whole number."""
     if type(value) is not int:
-        try:
-            value = operator.index(None if isinstance(value, (bool, np.ndarray)) else value)
+        try:  # a 0-d integer array is a number too: that is what an .npz gives for one
+            array = isinstance(value, np.ndarray) and value.ndim > 0
+            value = operator.index(None if isinstance(value, bool) or array else value)
         except TypeError:
             raise InputError(f"{name} {_short(value)} must be a whole number") from None
     if least is not None and value < least:
