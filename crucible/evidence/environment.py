@@ -65,7 +65,9 @@ def git_state(folder: Path | None = None) -> tuple[str, bool]:
         return "", False
     try:
         commit = _git(folder, "rev-parse", "HEAD")
-        dirty = bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+        # A record that is being written lies in outputs/ and says nothing about the code.
+        changed = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)outputs")
+        dirty = bool(_git(folder, *changed))
     except (OSError, subprocess.CalledProcessError):
         return "", False
     return commit, dirty
