@@ -1,33 +1,25 @@
 """`crucible bench`: side-by-side timings, interleaved on this machine, with medians and brackets."""
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-EXAMPLE = """
-Example:
-
-  crucible bench decode --against transformers --against llama.cpp --json bench.json
-"""
-
-app = typer.Typer(
-    no_args_is_help=True, help="Time Crucible beside other engines (nothing here is a test).", epilog=EXAMPLE
+from crucible.cli.bench_options import (
+    EXAMPLE,
+    Against,
+    Json,
+    ModelName,
+    Modes,
+    Note,
+    PeersPython,
+    Rounds,
+    Threads,
+    app,
+    finish,
+    say,
+    thread_count,
 )
-
-Against = Annotated[list[str] | None, typer.Option(help="A peer to stand beside; repeatable.")]
-Json = Annotated[
-    Path | None, typer.Option("--json", help="Evidence file to write into; other kinds of record in it stay.")
-]
-Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds; one more is taken and thrown away.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads of every engine; default: all processors.")]
-ModelName = Annotated[str, typer.Option("--model", help="Name, GGUF file or folder.")]
-Note = Annotated[str, typer.Option(help="A remark for the record, such as what else ran on the machine.")]
-Modes = Annotated[list[str], typer.Option("--mode", help="f32 or int8; repeatable, default both.")]
-PeersPython = Annotated[
-    str, typer.Option(help="Interpreter whose environment holds the peers (and crucible); default: this one.")
-]
 
 
 def register(root: typer.Typer) -> None:
@@ -35,31 +27,6 @@ def register(root: typer.Typer) -> None:
     from crucible.cli import bench_attention  # noqa: F401 - adds its command to `app`
 
     root.add_typer(app, name="bench")
-
-
-def _threads(given: int | None) -> int:
-    from crucible.device.cpu import default_threads
-
-    return given or default_threads()
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
-
-
-def _finish(
-    kind: str, claim: str, outcomes: list, threads: int, json: Path | None, note: str, facts: dict
-) -> None:
-    from crucible.bench import outcome
-
-    typer.echo(outcome.matrix(outcomes) if len(outcomes) > 1 else outcomes[0].text())
-    if json is not None:
-        facts = {"threads": threads, **facts} | ({"note": note} if note else {})
-        record = outcome.to_record(kind, claim, outcomes, facts)
-        typer.echo(f"record: {outcome.save(json, [record])}")
-    if any(o.stopped for o in outcomes):
-        typer.echo("interrupted; the figures are those of the rounds that were complete", err=True)
-        raise typer.Exit(130)
 
 
 @app.command(epilog="Example:\n\n  crucible bench linear --against torch --rows 1 --rows 256")
@@ -83,22 +50,22 @@ def linear(
         raise InputError(
             f"unknown peer {min(unknown)!r} for linear layers; choose from {', '.join(bench.PEERS)}"
         )
-    count = _threads(threads)
+    count = thread_count(threads)
     chosen = tuple(rows or bench.ROWS)
-    outcomes = bench.run(tuple(model or ()), chosen, tuple(against or ()), rounds, count, _say)
+    outcomes = bench.run(tuple(model or ()), chosen, tuple(against or ()), rounds, count, say)
     claim = "GFLOP/s of linear layers, quantisation of activations included"
-    _finish("linear", claim, outcomes, count, json, note, {})
+    finish("linear", claim, outcomes, count, json, note, {})
 
 
 def _tokens(task, length, steps, model, mode, against, rounds, threads, peers_python, json, note) -> None:
     from crucible.bench import tokens
 
-    count = _threads(threads)
+    count = thread_count(threads)
     outcome = tokens.run(
-        task, model, mode, against or (), length, steps, rounds, count, peers_python, say=_say
+        task, model, mode, against or (), length, steps, rounds, count, peers_python, say=say
     )
     facts = {"model": model, "length": length} | ({"steps": steps} if task == "decode" else {})
-    _finish(task, f"tokens per second of {task}", [outcome], count, json, note, facts)
+    finish(task, f"tokens per second of {task}", [outcome], count, json, note, facts)
 
 
 @app.command(epilog=EXAMPLE)
@@ -141,4 +108,4 @@ def startup(model: ModelName = "smollm2", rounds: Rounds = 5, json: Json = None,
 
     outcome = bench.run(model, rounds)
     claim = "wall seconds of a fresh process"
-    _finish("startup", claim, [outcome], _threads(None), json, note, {"model": model})
+    finish("startup", claim, [outcome], thread_count(None), json, note, {"model": model})

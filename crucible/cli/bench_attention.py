@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from crucible.cli.bench import Json, Threads, _finish, _say, _threads, app
+from crucible.cli.bench_options import Json, Threads, app, finish, say, thread_count
 
 
 @app.command(epilog="Example:\n\n  crucible bench attention --device cuda --shape 4x256 --shape 2x512")
@@ -34,10 +34,10 @@ def attention(
         _tune(device, table, rounds)
         return
     if device == "cpu":
-        count = _threads(threads)
+        count = thread_count(threads)
         shapes = attention_shapes.chosen(shape or attention_cpu.SHAPES)
-        outcomes = attention_cpu.run(shapes, rounds, count, _say)
-        _finish("attention-cpu", "milliseconds of attention calls", outcomes, count, json, {})
+        outcomes = attention_cpu.run(shapes, rounds, count, say)
+        finish("attention-cpu", "milliseconds of attention calls", outcomes, count, json, "", {})
         return
     from crucible.bench import attention as bench
 
@@ -48,7 +48,7 @@ def attention(
         peers,
         tuple(flex or ()),
         _geometry(heads),
-        _say,
+        say,
     )
     typer.echo(bench.summary(outcomes))
     if json is not None:
@@ -82,5 +82,5 @@ def _tune(device: str, table: Path | None, rounds: int) -> None:
 
     if device != "cuda":
         raise InputError("auto's table is measured on a GPU; add --device cuda")
-    path = dispatch.save(attention_tune.tune(rounds, _say), table or dispatch.TABLE)
+    path = dispatch.save(attention_tune.tune(rounds, say), table or dispatch.TABLE)
     typer.echo(f"table: {path}")

@@ -160,6 +160,17 @@ def test_the_command_line_prints_the_side_by_side_and_writes_a_record(tmp_path):
     assert kept.facts["note"] == "a test" and kept.facts["threads"] == 1 and len(kept.samples) == 10
 
 
+def test_attention_on_the_processor_prints_both_sides_and_writes_a_record(tmp_path):
+    code = "from crucible.cli.main import main; main()"
+    options = ["--device", "cpu", "--shape", "single-16", "--rounds", "1", "--threads", "1"]
+    command = [sys.executable, "-c", code, "bench", "attention", *options, "--json", "b.json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "crucible auto" in done.stdout and "torch SDPA" in done.stdout
+    [kept] = record.load(tmp_path / "b.json")
+    assert kept.kind == "bench.attention-cpu" and len(kept.samples) == 2
+
+
 def _stopping(at: int):
     """Two contenders whose `at`-th call in all is a Ctrl-C."""
     calls = []

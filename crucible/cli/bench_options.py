@@ -1,0 +1,57 @@
+"""Options, helpers and the command group that every `crucible bench …` shares."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLE = """
+Example:
+
+  crucible bench decode --against transformers --against llama.cpp --json bench.json
+"""
+
+app = typer.Typer(
+    no_args_is_help=True, help="Time Crucible beside other engines (nothing here is a test).", epilog=EXAMPLE
+)
+
+Against = Annotated[list[str] | None, typer.Option(help="A peer to stand beside; repeatable.")]
+Json = Annotated[
+    Path | None, typer.Option("--json", help="Evidence file to write into; other kinds of record in it stay.")
+]
+Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds; one more is taken and thrown away.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads of every engine; default: all processors.")]
+ModelName = Annotated[str, typer.Option("--model", help="Name, GGUF file or folder.")]
+Note = Annotated[str, typer.Option(help="A remark for the record, such as what else ran on the machine.")]
+Modes = Annotated[list[str], typer.Option("--mode", help="f32 or int8; repeatable, default both.")]
+PeersPython = Annotated[
+    str, typer.Option(help="Interpreter whose environment holds the peers (and crucible); default: this one.")
+]
+
+
+def thread_count(given: int | None) -> int:
+    """Threads of every engine: as given, or those of the cpu device."""
+    from crucible.device.cpu import default_threads
+
+    return given or default_threads()
+
+
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    typer.echo(text, err=True)
+
+
+def finish(
+    kind: str, claim: str, outcomes: list, threads: int, json: Path | None, note: str, facts: dict
+) -> None:
+    """Print the outcomes and write their record; exit code 130 where Ctrl-C cut the rounds short."""
+    from crucible.bench import outcome
+
+    typer.echo(outcome.matrix(outcomes) if len(outcomes) > 1 else outcomes[0].text())
+    if json is not None:
+        facts = {"threads": threads, **facts} | ({"note": note} if note else {})
+        record = outcome.to_record(kind, claim, outcomes, facts)
+        typer.echo(f"record: {outcome.save(json, [record])}")
+    if any(o.stopped for o in outcomes):
+        typer.echo("interrupted; the figures are those of the rounds that were complete", err=True)
+        raise typer.Exit(130)
