@@ -18,7 +18,8 @@ class Problem:
 
     q, out f32 [T][Hq*D] or [T][Hq][D]; kpool, vpool f32 [pages][layers][16][Hkv*D]; tables int32
     [requests][stride]; desc int32 [S][4]. capacity is at least every row's history length and longest
-    at least every segment's rows, None where the caller left them open. k, v f32 [T][Hkv*D] are the
+    at least every segment's rows. Beside the cpu device run() sees to it that capacity is there, and to
+    plan where a variant works by items; longest may stay None. k, v f32 [T][Hkv*D] are the
     packed rows' own K (rotated) and V, or None; only the hybrid variants read them. plan holds the
     fast variants' work items (plan.Plan of the same descriptors), or None.
     """
@@ -119,12 +120,6 @@ def check(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out, capacity, l
     given = (("capacity", capacity), ("longest", longest))
     extents = (None if x is None else whole(name, x) for name, x in given)
     return Problem(q, kpool, vpool, tables, desc, out, layer, q.shape[0], Hq, Hkv, D, *extents, k, v)
-
-
-def largest_end(device, desc) -> int:
-    """Largest absolute_start + chunk_len of the descriptors, read back from the device."""
-    host = device.download(desc)
-    return int((host[:, 1] + host[:, 2]).max())
 
 
 def longest_chunk(device, p: Problem) -> int:

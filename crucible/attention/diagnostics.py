@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from crucible.attention import reference
-from crucible.attention.base import Problem, Variant, largest_end
+from crucible.attention.base import Problem, Variant
 from crucible.attention.native import native
 
 KINDS = {
@@ -19,10 +19,8 @@ def attention_diagnostics(kind: int) -> Callable:
     """A launcher of kernels/attention_diagnostics.cu for one kind."""
 
     def launch(device, p: Problem) -> None:
-        capacity = largest_end(device, p.desc) if p.capacity is None else p.capacity
         kernel = device.kernel("attention_diagnostics", DIAGNOSTIC=kind)
-        arguments = reference.arguments(p, capacity)
-        kernel.launch((p.T, p.Hq), 256, arguments, shared=4 * (capacity + p.D))
+        kernel.launch((p.T, p.Hq), 256, reference.arguments(p), shared=4 * (p.capacity + p.D))
 
     return launch
 

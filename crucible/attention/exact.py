@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crucible.attention.base import Problem, Variant, fits, largest_end, longest_chunk
+from crucible.attention.base import Problem, Variant, fits, longest_chunk
 from crucible.numerics.contract import K_BLOCK, PAGE_SIZE, WARP
 
 HEAD_DIMS = (64, 128)
@@ -65,16 +65,12 @@ def shared_bytes(tile: Tile, G: int, D: int, C: int) -> int:
     return 4 * (tile.keys * D + tile.rows * G * C + (C // PAGE_SIZE if tile.cache else 0))
 
 
-def _capacity(device, p: Problem) -> int:
-    return score_capacity(largest_end(device, p.desc) if p.capacity is None else p.capacity)
-
-
 def covers(tile: Tile) -> Callable:
     def why_not(device, p: Problem) -> str:
         refused = tile.refuses(p)
         if refused:
             return refused
-        C = _capacity(device, p)
+        C = score_capacity(p.capacity)
         return fits(f"for exact-{tile}", shared_bytes(tile, p.G, p.D, C), device.shared_limit, C)
 
     return why_not
@@ -100,7 +96,7 @@ def attention_exact(tile: Tile) -> Callable:
     """A launcher of kernels/attention_exact.cu for one tile."""
 
     def launch(device, p: Problem) -> None:
-        C = _capacity(device, p)
+        C = score_capacity(p.capacity)
         shared = shared_bytes(tile, p.G, p.D, C)
         launch_tiles(device, p, tile, "attention_exact", shared, (np.int32(C),))
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 import numpy as np
 
 from crucible.attention.base import Problem, Variant
-from crucible.attention.plan import Plan, plan_of
-from crucible.errors import UnsupportedError
 from crucible.numerics.contract import PAGE_SIZE
 
 GROUPS = range(1, 9)
@@ -35,27 +33,8 @@ def covers(G: int, D: int) -> bool:
     return G in GROUPS and D in HEAD_DIMS
 
 
-def _plan(device, p: Problem) -> Plan:
-    return p.plan if p.plan is not None else plan_of(device, p.desc, p.Hkv)
-
-
-def _geometry(name: str, p: Problem) -> dict[str, int]:
-    G = p.Hq // p.Hkv
-    if not covers(G, p.D):
-        raise UnsupportedError(
-            f"attention variant {name} has no kernel for {G} query heads a KV head of dimension {p.D}; "
-            "it covers 1 to 8 heads and dimensions 64 and 128, so use --attention reference"
-        )
-    return {"GROUP": G, "HEAD_DIM": p.D}
-
-
-def _fits(name: str, device, capacity: int, floats: int) -> int:
-    if 4 * floats > device.shared_limit:
-        raise UnsupportedError(
-            f"a history of {capacity} positions does not fit the shared memory that attention variant "
-            f"{name} needs ({4 * floats} bytes, {device.shared_limit} on {device.name}); use fast-split"
-        )
-    return 4 * floats
+def _geometry(p: Problem) -> dict[str, int]:
+    return {"GROUP": p.G, "HEAD_DIM": p.D}
 
 
 def tile_floats(tile: int, double: int, outside: int, D: int, C: int) -> int:
@@ -77,19 +56,18 @@ def tile_defines(tile: int, double: int, outside: int, rolled: int, D: int) -> d
 
 
 def attention_fast_tile(
-    device, p: Problem, *, name: str, tile: int, double: int = 0, outside: int = 0, rolled: int = 1
+    device, p: Problem, *, tile: int, double: int = 0, outside: int = 0, rolled: int = 1
 ) -> None:
     """kernels/attention_fast_tile.cu: `tile` (row, head) distributions a block.
 
     All their scores lie in shared memory or, with `outside`, in the plan's scratch memory.
     """
-    defines = _geometry(name, p)
-    made = _plan(device, p)
+    defines, made = _geometry(p), p.plan
     C = -(-made.end // 64) * 64
-    shared = _fits(name, device, made.end, tile_floats(tile, double, outside, p.D, C))
+    shared = 4 * tile_floats(tile, double, outside, p.D, C)
     slots, shared_of_one = multiprocessors(device)
     resident = max(1, min(tile_blocks(tile, p.D), shared_of_one // (shared + RESERVED)))
-    items = made.items(tile // defines["GROUP"], slots, resident)
+    items = made.items(tile // p.G, slots, resident)
     defines |= tile_defines(tile, double, outside, rolled, p.D)
     kernel = device.kernel("attention_fast_tile", **defines)
     n = items.shape[0]
@@ -116,13 +94,7 @@ def rows_floats(capacity: int, G: int, D: int) -> int:
 
 def attention_fast_rows(device, p: Problem) -> None:
     """kernels/attention_fast_rows.cu: two rows a block, a thread a key, K and V in shared memory."""
-    defines = _geometry("fast-rows", p)
-    made = _plan(device, p)
-    if made.end > ROWS_LIMIT:
-        raise UnsupportedError(
-            f"a history of {made.end} positions exceeds the {ROWS_LIMIT} of attention variant fast-rows; "
-            "use --attention auto"
-        )
+    defines, made = _geometry(p), p.plan
     capacity = 64 if made.end <= 64 else 128
     items = made.items(2)
     kernel = device.kernel("attention_fast_rows", CAPACITY=capacity, **defines)
@@ -134,7 +106,7 @@ def attention_fast_rows(device, p: Problem) -> None:
             *(p.q, p.kpool, p.vpool, p.tables, i32(p.tables.shape[1]), items, i32(p.layer), i32(p.layers)),
             *(i32(p.Hq), i32(p.Hkv), p.scale, p.out),
         ),
-        shared=_fits("fast-rows", device, made.end, rows_floats(capacity, defines["GROUP"], p.D)),
+        shared=4 * rows_floats(capacity, p.G, p.D),
     )
 
 
@@ -152,19 +124,16 @@ def decode_floats(dists: int, C: int) -> int:
     return 3 * 128 * 32 + dists * C + C // PAGE_SIZE
 
 
-def attention_fast_split(device, p: Problem, *, name: str, fused: bool) -> None:
+def attention_fast_split(device, p: Problem, *, fused: bool) -> None:
     """Scores in scratch memory by kernels/attention_fast_scores.cu, then softmax and value chains.
 
     Those are one kernel where `fused` (attention_fast_decode.cu, all weights in shared memory), else two
     (attention_fast_weights.cu and attention_fast_values.cu, any history).
     """
-    defines = _geometry(name, p)
-    made = _plan(device, p)
-    G = defines["GROUP"]
-    rows = split_rows(G, made.longest_chunk, 16 if fused else 32)
-    dists = rows * G
+    defines, made = _geometry(p), p.plan
+    rows = split_rows(p.G, made.longest_chunk, 16 if fused else 32)
+    dists = rows * p.G
     C = -(-made.end // 128) * 128
-    fused_bytes = _fits(name, device, made.end, decode_floats(dists, C)) if fused else 0
     items = made.items(rows)
     part = min(items.shape[0], max(1, SCRATCH_BYTES // (4 * dists * C)))
     scores = made.scratch("scores", part * dists * C)
@@ -190,7 +159,7 @@ def attention_fast_split(device, p: Problem, *, name: str, fused: bool) -> None:
                 grid=(n, p.D // 32),
                 block=128,
                 args=(p.vpool, *paged, some, *shape, i32(C), scores, p.out),
-                shared=fused_bytes,
+                shared=4 * decode_floats(dists, C),
             )
             continue
         inverses = made.scratch("inverses", part * dists)
@@ -232,9 +201,9 @@ def _covers(name: str) -> Callable[[object, Problem], str]:
     def why_not(device, p: Problem) -> str:
         if not covers(p.G, p.D):
             return f"it has kernels for 1 to 8 heads a KV head of dimension 64 or 128, not {p.G} of {p.D}"
-        end, chunk = (p.plan.end, p.plan.longest_chunk) if p.plan else (p.capacity, p.longest)
-        if not fits(name, device, end, chunk, p.G, p.D):
-            return f"{end} positions of history do not fit its {device.shared_limit} bytes of shared memory"
+        if not fits(name, device, p.plan.end, p.plan.longest_chunk, p.G, p.D):
+            end, limit = p.plan.end, device.shared_limit
+            return f"{end} positions of history do not fit its {limit} bytes of shared memory"
         return ""
 
     return why_not
@@ -249,7 +218,7 @@ def _tile(name: str, options: dict[str, int]) -> Variant:
     summary = f"{options['tile']} (row, head) distributions a block"
     summary += ", K double-buffered" if options.get("double") else ""
     summary += ", scores in scratch memory: any history" if options.get("outside") else ""
-    launcher = functools.partial(attention_fast_tile, name=name, **options)
+    launcher = functools.partial(attention_fast_tile, **options)
     return _variant(name, summary, launcher, ablation=name not in ("fast-t32", "fast-t32s"))
 
 
@@ -259,12 +228,12 @@ VARIANTS: dict[str, Variant] = {
     "fast-decode": _variant(
         "fast-decode",
         "few rows over long histories: scores in parallel over keys, values over dimensions",
-        functools.partial(attention_fast_split, name="fast-decode", fused=True),
+        functools.partial(attention_fast_split, fused=True),
     ),
     "fast-split": _variant(
         "fast-split",
         "as fast-decode in three launches: histories of any length",
-        functools.partial(attention_fast_split, name="fast-split", fused=False),
+        functools.partial(attention_fast_split, fused=False),
     ),
 }
 

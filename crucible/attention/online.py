@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from crucible.attention.base import Problem, Variant, fits, largest_end
+from crucible.attention.base import Problem, Variant, fits
 from crucible.attention.exact import Tile, launch_tiles
 from crucible.attention.native import native
 from crucible.numerics.contract import PAGE_SIZE
@@ -20,16 +20,12 @@ def shared_bytes(tile: Tile, G: int, D: int, end: int) -> int:
     return 4 * (tile.keys * D + tile.rows * G * tile.keys + pages)
 
 
-def _end(device, p: Problem) -> int:
-    return largest_end(device, p.desc) if p.capacity is None else p.capacity
-
-
 def covers(tile: Tile) -> Callable:
     def why_not(device, p: Problem) -> str:
         refused = tile.refuses(p)
         if refused:
             return refused
-        end = _end(device, p)
+        end = p.capacity
         return fits(f"for online-{tile}", shared_bytes(tile, p.G, p.D, end), device.shared_limit, end)
 
     return why_not
@@ -39,7 +35,7 @@ def attention_online(tile: Tile) -> Callable:
     """A launcher of kernels/attention_online.cu for one tile."""
 
     def launch(device, p: Problem) -> None:
-        shared = shared_bytes(tile, p.G, p.D, _end(device, p))
+        shared = shared_bytes(tile, p.G, p.D, p.capacity)
         launch_tiles(device, p, tile, "attention_online", shared, ())
 
     return launch

@@ -5,7 +5,7 @@ import logging
 from dataclasses import dataclass
 
 from crucible.attention import dispatch, fast
-from crucible.attention.base import Launch, Problem, Variant, check, largest_end
+from crucible.attention.base import Launch, Problem, Variant, check
 from crucible.attention.plan import Plan, plan_of
 from crucible.attention.reference import STATIC_SHARED
 from crucible.attention.variants import AUTO, VARIANTS, default, find, stand_in
@@ -20,7 +20,6 @@ __all__ = [
     "Variant",
     "attention",
     "choose",
-    "largest_end",
     "run",
 ]
 
