@@ -164,3 +164,10 @@ def write_checkpoint():
         return widened
 
     return write
+
+
+@pytest.fixture
+def folder(tmp_path, make_tiny, write_checkpoint):
+    """A tiny llama folder in F32."""
+    write_checkpoint(tmp_path / "model", make_tiny().config)
+    return tmp_path / "model"

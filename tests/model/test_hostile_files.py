@@ -16,12 +16,6 @@ from crucible.model.safetensors import hf_name, open_safetensors
 from crucible.model.tokenizer import from_gguf
 
 
-@pytest.fixture
-def folder(tmp_path, make_tiny, write_checkpoint):
-    write_checkpoint(tmp_path / "model", make_tiny().config)
-    return tmp_path / "model"
-
-
 def refused(call, kind=CrucibleError) -> str:
     with pytest.raises(kind) as caught:
         call()

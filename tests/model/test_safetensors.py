@@ -10,13 +10,6 @@ from crucible.model.safetensors import hf_name, open_safetensors
 from crucible.numerics.bits import assert_same_bits
 
 
-@pytest.fixture
-def folder(tmp_path, make_tiny, write_checkpoint):
-    """A tiny llama folder in F32."""
-    write_checkpoint(tmp_path / "model", make_tiny().config)
-    return tmp_path / "model"
-
-
 def refused(folder, kind=CrucibleError) -> str:
     with pytest.raises(kind) as caught:
         open_safetensors(folder)
