@@ -145,7 +145,8 @@ def test_the_figures_of_the_readme_are_those_of_the_committed_record():
 
 def test_the_committed_record_covers_every_benchmark_and_keeps_its_samples():
     kinds = {r.kind: r for r in record.load(COMMITTED)}
-    assert set(kinds) == {"bench.linear", "bench.decode", "bench.prefill", "bench.startup"}
+    names = ("linear", "decode", "prefill", "startup", "attention-cpu")
+    assert set(kinds) == {f"bench.{name}" for name in names}
     assert all(len(s.values) >= 3 for r in kinds.values() for s in r.samples)
 
 
