@@ -23,7 +23,10 @@ template <int kPending>
 static inline void copies_wait() {}
 template <int kBranch>
 static inline void stand_apart() {}
-static __noinline__ void meet() { __syncthreads(); }
+template <int kThreads>
+static inline void meet() {
+  simt_bar_sync(1, kThreads);
+}
 
 #else
 
@@ -56,8 +59,11 @@ template <int kBranch>
 __device__ __forceinline__ void stand_apart() {
   asm volatile("// branch %0\n" ::"n"(kBranch));
 }
-// __syncthreads where the roles of a kernel stand at different lines: a function that is called, so that all
-// of them wait at one instruction, as synccheck demands.
-__device__ __noinline__ void meet() { __syncthreads(); }
+// A barrier of kThreads threads in whole warps, for roles that wait at different lines: the count is part of
+// the instruction, so that no line has to be common to all, as __syncthreads demands.
+template <int kThreads>
+__device__ __forceinline__ void meet() {
+  asm volatile("bar.sync 1, %0;\n" ::"n"(kThreads) : "memory");
+}
 
 #endif
