@@ -59,11 +59,11 @@ template <int kBranch>
 __device__ __forceinline__ void stand_apart() {
   asm volatile("// branch %0\n" ::"n"(kBranch));
 }
-// A barrier of kThreads threads in whole warps, for roles that wait at different lines: the count is part of
-// the instruction, so that no line has to be common to all, as __syncthreads demands.
+// A barrier of kThreads threads, for roles that wait at different lines. Not bar.sync, the aligned form that
+// __syncthreads is: all threads of a block have to reach that one at the same line, or synccheck objects.
 template <int kThreads>
 __device__ __forceinline__ void meet() {
-  asm volatile("bar.sync 1, %0;\n" ::"n"(kThreads) : "memory");
+  asm volatile("barrier.sync 1, %0;\n" ::"n"(kThreads) : "memory");
 }
 
 #endif
