@@ -1,6 +1,7 @@
 """`crucible bench attention --full`: the 25 shapes, other geometries, decode and the ablation, in one run."""
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ import numpy as np
 from crucible.attention import exact
 from crucible.bench import attention as bench
 from crucible.bench.attention_peers import torch_calls
-from crucible.bench.attention_shapes import ALL, SHAPES, Case, case
+from crucible.bench.attention_shapes import ALL, DECODE, SHAPES, Case, case
 from crucible.bench.attention_timers import Cupy, Dry, Torch
 from crucible.bench.outcome import Contender, Outcome
 from crucible.errors import InputError, UnsupportedError
@@ -20,7 +21,6 @@ FLEX = ("4x256", "2x512", "single-1024")
 GEOMETRIES: tuple[Heads, ...] = (STANDARD, (9, 3, 64), (24, 3, 64), (9, 3, 128), (12, 3, 128), (24, 3, 128))
 GEOMETRY_SHAPES = ("4x256", "2x512")
 DECODE_HEADS: tuple[Heads, ...] = ((9, 3, 64), STANDARD)
-DECODE_SHAPES = ("decode-1x1000", "decode-16x1000", "decode-64x1000")
 ABLATION_SHAPES = ("16x16", "4x256", "2x512")
 ONLINE = ("online-q2-k32", "online-q4-k64")
 ABLATION = ("reference", *(f"exact-{tile}" for tile in exact.TILES), *ONLINE, "auto")
@@ -44,7 +44,7 @@ PARTS = (
          bench.VARIANTS, eager=True),
     Part("attention-geometry", "the same at other numbers of heads and head dimensions", GEOMETRY_SHAPES,
          GEOMETRIES, bench.VARIANTS),
-    Part("attention-decode", "one new row a request over histories of 1,000", DECODE_SHAPES, DECODE_HEADS,
+    Part("attention-decode", "one new row a request over histories of 1,000", tuple(DECODE), DECODE_HEADS,
          bench.VARIANTS),
     Part("attention-ablation", "what rows, keys, hybrid and cache of the exact tiles are worth",
          ABLATION_SHAPES, (STANDARD,), ABLATION, peers=False),
@@ -94,7 +94,7 @@ def run(
     if unknown:
         raise InputError(f"no part {min(unknown)!r}; choose from {', '.join(p.kind for p in PARTS)}")
     parts = [p for p in PARTS if not only or p.kind in only]
-    device, ours = devices.get("cuda"), Cupy()
+    device, ours, begun = devices.get("cuda"), Cupy(), time.monotonic()
     cases = {}
     for part in parts:
         for _, shape, heads in titles(part):
@@ -113,14 +113,16 @@ def run(
     for part in parts:
         for title, shape, heads in titles(part):
             if say:
-                say(f"{part.kind}: {title}")
+                say(f"{time.monotonic() - begun:4.0f} s  {part.kind}: {title}")
             c = cases[shape, heads]
             with ours.stream:
                 calls, expected = bench.our_calls(device, c, part.variants, ours)
             if peers and part.peers:
                 calls += torch_calls(c, expected, theirs, part.eager and shape in FLEX)
             outcome = bench.with_share(bench.measure(title, calls, rounds, eager=part.eager), c)
-            found.setdefault(part.kind, []).append(with_reads(outcome, c, float(np.median(bandwidth))))
+            if shape in DECODE:
+                outcome = with_reads(outcome, c, float(np.median(bandwidth)))
+            found.setdefault(part.kind, []).append(outcome)
     return Full(found, bandwidth)
 
 

@@ -23,7 +23,6 @@ METRICS = {
     "smsp__issue_active.avg.pct_of_peak_sustained_elapsed": "issue slots used, whole launch %",
     "sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active": "fma pipe busy %",
     "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active": "fma pipe instructions %",
-    "sm__cycles_active.avg.pct_of_peak_sustained_elapsed": "multiprocessors active %",
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": "shared bank conflicts",
     "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum": "shared wavefronts",
     "dram__bytes_read.sum": "DRAM bytes read",
@@ -36,8 +35,8 @@ METRICS = {
     "l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum": "local bytes stored",
 }
 SHOWN = (
-    *("ns", "achieved occupancy %", "issue slots used %", "fma pipe busy %", "multiprocessors active %"),
-    *("shared bank conflicts", "shared wavefronts", "registers", "local bytes loaded"),
+    *("ns", "achieved occupancy %", "issue slots used %", "issue slots used, whole launch %"),
+    *("fma pipe busy %", "shared bank conflicts", "shared wavefronts", "registers", "local bytes loaded"),
 )
 MARK = "crucible_mark"
 COMMAND = ("ncu", "--clock-control", "none", "--cache-control", "none", "--profile-from-start", "off")
