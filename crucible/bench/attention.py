@@ -20,24 +20,34 @@ from crucible.numerics.bits import compare
 
 LAUNCHES = 50  # in a graph, and in an eager sample
 VARIANTS = ("reference", "exact-q4-k64", "auto")
-CONTRACT = "f32, contract order"
+CONTRACT, OTHER = "f32, contract order", "other arithmetic: f32, online softmax"
 # FP32 instructions of one (head, row, key): D products and sums of the score tree, D of the value chain.
 ISSUE_PER_PAIR = {64: 159, 128: 287}
 
 
-def our_calls(device, c: Case, names: Sequence[str], timer: Cupy) -> tuple[list[Call], np.ndarray]:
-    """Our variants that run this shape, each held to the reference's bits, and the reference's output."""
+def prepare(device, c: Case) -> tuple[Callable, object]:
+    """(run, out): `run(name, on=device)` enqueues a variant on the case's arrays, its result into `out`."""
     arrays = [device.upload(x) for x in (c.q, c.kpool, c.vpool, c.tables, c.packed.desc)]
+    k, v = (device.upload(x) for x in c.own())
     made = plan_of(device, c.packed.desc, c.Hkv)
     out = device.empty(c.q.shape)
-    poison = device.upload(np.full(c.q.shape, np.nan, np.float32))
+    options = {"out": out, "k": k, "v": v, "plan": made}
+    options |= {"capacity": c.packed.max_end, "longest": made.longest_chunk}
 
     def run(name, on=device):
-        return attend(*(on, *arrays, LAYER, c.Hkv, c.D, name), out=out, capacity=c.packed.max_end, plan=made)
+        return attend(on, *arrays, LAYER, c.Hkv, c.D, name, **options)
 
+    return run, out
+
+
+def our_calls(device, c: Case, names: Sequence[str], timer: Cupy) -> tuple[list[Call], np.ndarray]:
+    """Our variants that run this shape, each held to the reference's bits, and the reference's output."""
+    run, out = prepare(device, c)
+    poison = device.upload(np.full(c.q.shape, np.nan, np.float32))
     expected = device.download(run("reference").out).copy()
     calls = []
     for name in (n for n in names if n == AUTO or "cuda" in REGISTRY[n].launchers):
+        exact = name == AUTO or REGISTRY[name].exact
         out[...] = poison
         recorder = Recorder(device)
         try:
@@ -45,16 +55,20 @@ def our_calls(device, c: Case, names: Sequence[str], timer: Cupy) -> tuple[list[
         except UnsupportedError:
             continue
         result = compare(expected, device.download(done.out))
-        if (name == AUTO or REGISTRY[name].exact) and (result.differing or result.nan):
+        if exact and (result.differing or result.nan):
             raise InputError(f"attention variant {name} differs from the reference: {result}; not timed")
         facts = resources(recorder.launches)
         if name == AUTO:
             facts = {"runs": done.launch.variant, **facts}
-        calls.append(Call(name, CONTRACT, functools.partial(run, name), True, timer, facts))
+        calls.append(
+            Call(name, CONTRACT if exact else OTHER, functools.partial(run, name), True, timer, facts)
+        )
     return calls, expected
 
 
-def measure(title: str, calls: Sequence[Call], rounds: int, launches: int = LAUNCHES) -> Outcome:
+def measure(
+    title: str, calls: Sequence[Call], rounds: int, launches: int = LAUNCHES, eager: bool = True
+) -> Outcome:
     """`rounds` trials in alternating order, microseconds a launch: graph replay, and eager as facts."""
     replays = {call.name: call.library.capture(call.run, launches) for call in calls}
     samples = {call.name: [] for call in calls}
@@ -62,7 +76,7 @@ def measure(title: str, calls: Sequence[Call], rounds: int, launches: int = LAUN
     walls = {call.name: [] for call in calls}
     by_name = {call.name: call for call in calls}
 
-    def eager(call):
+    def launch(call):
         for _ in range(launches):
             call.run()
 
@@ -70,22 +84,22 @@ def measure(title: str, calls: Sequence[Call], rounds: int, launches: int = LAUN
         for name in order(list(by_name), number):
             call = by_name[name]
             replayed = call.library.microseconds(replays[name]) / launches
-            event = call.library.microseconds(functools.partial(eager, call)) / launches
-            call.library.synchronize()
-            start = time.perf_counter()
-            call.library.microseconds(functools.partial(eager, call))
-            wall = (time.perf_counter() - start) * 1e6 / launches
             if number >= 0:
                 samples[name].append(replayed)
+            if not eager:
+                continue
+            event = call.library.microseconds(functools.partial(launch, call)) / launches
+            call.library.synchronize()
+            start = time.perf_counter()
+            call.library.microseconds(functools.partial(launch, call))
+            wall = (time.perf_counter() - start) * 1e6 / launches
+            if number >= 0:
                 events[name].append(event)
                 walls[name].append(wall)
     contenders = []
     for call in calls:
-        facts = {
-            "eager event us": float(np.median(events[call.name])),
-            "eager wall us": float(np.median(walls[call.name])),
-            **call.facts,
-        }
+        timed = (("eager event us", events), ("eager wall us", walls)) if eager else ()
+        facts = {**{fact: float(np.median(by[call.name])) for fact, by in timed}, **call.facts}
         contenders.append(
             Contender(call.name, call.arithmetic, "us", tuple(samples[call.name]), call.ours, facts)
         )
@@ -124,11 +138,12 @@ def run(
             calls, expected = our_calls(device, c, names, ours)
         if peers:
             calls += torch_calls(c, expected, theirs, title in flex)
-        outcomes.append(_with_share(measure(title, calls, rounds), c))
+        outcomes.append(with_share(measure(title, calls, rounds), c))
     return outcomes
 
 
-def _with_share(outcome: Outcome, c: Case) -> Outcome:
+def with_share(outcome: Outcome, c: Case) -> Outcome:
+    """`outcome` with our lines' share of the FP32 issue limit among their facts."""
     for contender in outcome.contenders:
         if contender.ours:
             contender.facts["issue share"] = share_of_issue_limit(c, float(np.median(contender.samples)))
@@ -139,7 +154,9 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     """A line a shape: medians of every contender, then how many times slower than `auto` the others are."""
     names = list(dict.fromkeys(c.name for o in outcomes for c in o.contenders))
     against = [n for n in ("reference", EFFICIENT) if n in names and "auto" in names]
-    rows = [("us", *names, *(f"{n} / auto" for n in against), "auto runs", "issue share")]
+    reads = any("K/V reads" in c.facts for o in outcomes for c in o.contenders)
+    head = ("us", *names, *(f"{n} / auto" for n in against), "auto runs", "issue share")
+    rows = [(*head, "K/V reads") if reads else head]
     for outcome in outcomes:
         found = {c.name: c for c in outcome.contenders}
         median = {name: float(np.median(c.samples)) for name, c in found.items()}
@@ -151,7 +168,13 @@ def summary(outcomes: Sequence[Outcome]) -> str:
                 *(f"{median[n] / median['auto']:.2f}x" if n in median and auto else "-" for n in against),
                 str(auto.facts["runs"]) if auto else "-",
                 f"{auto.facts['issue share']:.1%}" if auto else "-",
+                *((f"{auto.facts['K/V reads']:.2f}" if auto else "-",) if reads else ()),
             )
         )
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Lines of padded columns."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(v.ljust(w) for v, w in zip(row, widths, strict=True)).rstrip() for row in rows)

@@ -70,6 +70,12 @@ class Case:
         """Visible (query head, row, key) triples."""
         return self.Hq * sum(t * p + t * (t + 1) // 2 for p, t in self.segments)
 
+    def own(self) -> tuple[np.ndarray, np.ndarray]:
+        """K and V of this launch's own rows, f32 [T][Hkv*D] each, as a hybrid variant is given them."""
+        position, request = self.packed.positions, self.packed.desc[self.packed.row_segment, 3]
+        at = self.tables[request, position // PAGE_SIZE], LAYER, position % PAGE_SIZE
+        return np.ascontiguousarray(self.kpool[at]), np.ascontiguousarray(self.vpool[at])
+
     @property
     def kv_bytes(self) -> int:
         """Bytes of K and V that the rows see, each read once."""

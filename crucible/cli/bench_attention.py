@@ -18,6 +18,13 @@ def attention(
     heads: Annotated[str, typer.Option(help="Query heads/KV heads/head_dim.")] = "12/3/64",
     flex: Annotated[list[str] | None, typer.Option(help="A shape for FlexAttention, which compiles.")] = None,
     peers: Annotated[bool, typer.Option(help="Time torch's attentions too.")] = True,
+    full: Annotated[
+        bool, typer.Option(help="On cuda: the 25 shapes, other geometries, decode and the ablation.")
+    ] = False,
+    part: Annotated[list[str] | None, typer.Option(help="A part of --full; repeatable.")] = None,
+    counters: Annotated[
+        Path | None, typer.Option(help="Read hardware counters of the main kernels with ncu into this file.")
+    ] = None,
     tune: Annotated[bool, typer.Option(help="Measure every variant and rewrite auto's table.")] = False,
     table: Annotated[Path | None, typer.Option(help="Where --tune writes; default: in the package.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Trials; one more is taken and thrown away.")] = 5,
@@ -32,6 +39,14 @@ def attention(
         raise InputError(f"attention is timed on cuda or cpu, not on {device!r}")
     if tune:
         _tune(device, table, rounds)
+        return
+    if (full or counters) and device != "cuda":
+        raise InputError("--full and --counters measure a GPU; add --device cuda")
+    if full or counters:
+        if full:
+            _full(rounds, peers, part or (), json)
+        if counters:
+            _counters(counters)
         return
     if device == "cpu":
         count = thread_count(threads)
@@ -64,6 +79,24 @@ def _record(outcomes: list, heads: str, path: Path) -> Path:
     claim = "microseconds of attention launches, graph replay of 50"
     record = outcome.to_record("attention", claim, outcomes, {"heads": heads})
     return outcome.save(path, [replace(record, environment=capture("cuda"))])
+
+
+def _full(rounds: int, peers: bool, parts, json: Path | None) -> None:
+    from crucible.bench import attention_full, outcome
+
+    full = attention_full.run(rounds, peers, parts, say)
+    typer.echo(attention_full.text(full))
+    if json is not None:
+        typer.echo(f"record: {outcome.save(json, attention_full.records(full))}")
+
+
+def _counters(path: Path) -> None:
+    from crucible.bench import counters, outcome
+
+    found = counters.read("crucible.bench.attention_workloads:workloads", say=say)
+    typer.echo(counters.text(found))
+    record = counters.to_record("attention", found)
+    typer.echo(f"record: {outcome.save(path, [record])}")
 
 
 def _geometry(text: str) -> tuple[int, int, int]:

@@ -3,8 +3,10 @@
 import ast
 import re
 
-import nbformat
 import pytest
+
+nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("jupytext")
 
 from crucible.report.notebooks import discover, parameters, root
 from crucible.report.parameters import read_set, resolve

@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
+
+nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("jupytext")
 
 from crucible.errors import InputError
 from crucible.evidence.record import Record, load, save

@@ -2,8 +2,9 @@
 
 import base64
 
-import nbformat
 import pytest
+
+nbformat = pytest.importorskip("nbformat")
 
 from crucible.report import render
 from crucible.report.page import external_references, highlight, page
