@@ -21,8 +21,10 @@ class Kernel:
         self.shared_limit = shared_limit - self.resources.static_shared
         self._opted_in = _DEFAULT_SHARED
 
-    def launch(self, grid, block, args, shared: int = 0) -> None:
+    def launch(self, grid, block, args, shared: int = 0, cluster: int = 1) -> None:
         """Enqueue on the current stream, also inside a graph capture; shapes and checks as on simt.
+
+        `cluster` must be what the kernel was compiled for: its source fixes it.
 
         `args` are C-contiguous CuPy arrays or NumPy scalars. Does not wait: a fault of the kernel
         shows at the next synchronisation.
@@ -30,6 +32,7 @@ class Kernel:
         grid, block = launch.extent(grid, "grid"), launch.extent(block, "block")
         launch.check_shared(self.entry, shared, self.shared_limit)
         launch.check_arguments(self.entry, self.parameters, args, _is_array)
+        launch.clusters(self.entry, grid, cluster)
         if shared > self._opted_in:
             self._function.max_dynamic_shared_size_bytes = self._opted_in = shared
         self._function(grid, block, tuple(args), shared_mem=shared)
