@@ -1,13 +1,14 @@
-// `fast-cluster`: few rows over a history of any length in one launch (sm_90): a cluster of blocks is one item.
+// `fast-cluster`: few rows over a history of any length in one launch (sm_90), a cluster of blocks an item.
 //
 // q, out [T][Hq][D]; kpool, vpool [pages][layers][16][Hkv*D]; tables int32 [requests][stride]; items [n], one
 // of no rows is passed over; weights [n][DISTS][C] is scratch, C a multiple of 128. Grid: CLUSTER blocks an
-// item. Block: 128 threads. Every block of an item takes its share of the keys first and then of the dimensions:
+// item. Block: 128 threads. All blocks of an item take a share of its keys and then one of its dimensions:
 //   scores   block r has keys 128r ..., 128(r + CLUSTER) ...; thread = one key with its K in registers
 //   softmax  maxima of the blocks meet in the shared memory of each; a thread turns its own scores into
 //            weights, which meet in scratch, read from L2 by all blocks of the item
-//   values   block r has dimensions r*D/CLUSTER ...; thread = one chain (distribution, dimension) over ascending
-//            keys, in as few warps as hold them; the others sum the weights. V is on its way from the start
+//   values   block r has dimensions r*D/CLUSTER ...; thread = one chain (distribution, dimension) over
+//            ascending keys, in as few warps as hold them; the others sum the weights. V is on its way from
+//            the start
 // Contract sections: 1 to 5. Verdict: see attention_fast.md.
 #include "attention_fast.cuh"
 
@@ -28,10 +29,10 @@ namespace {
 
 constexpr int kThreads = 128, kKeys = 128, kTile = TILE, kStages = STAGES;
 constexpr int kKeyStride = D + 4, kWeightStride = kTile + 4;
-constexpr int kDims = D / CLUSTER;                   // of a block
-constexpr int kParts = kDims / 4;                    // 16-byte pieces of a key's V
-constexpr int kCopies = kTile * kParts / kThreads;   // of a thread for a tile of V
-constexpr int kWarpKeys = 32 / kParts;               // keys that a warp's copy covers
+constexpr int kDims = D / CLUSTER;                  // of a block
+constexpr int kParts = kDims / 4;                   // 16-byte pieces of a key's V
+constexpr int kCopies = kTile * kParts / kThreads;  // of a thread for a tile of V
+constexpr int kWarpKeys = 32 / kParts;              // keys that a warp's copy covers
 constexpr int kChains = DISTS * kDims;
 constexpr int kEach = (kChains + kThreads - 1) / kThreads;  // chains of a thread
 constexpr int kChainWarps = kChains < kThreads ? (kChains + 31) / 32 : 4;
@@ -50,7 +51,7 @@ constexpr int kFixedFloats = kAreaFloats + kValueFloats + kQueryFloats + kMaxima
 
 }  // namespace
 
-extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(128, 256 / D)
+extern "C" __global__ void BLOCKS_OF_CLUSTER(CLUSTER) __launch_bounds__(128, 256 / D)
     attention_fast_cluster(const float* __restrict__ q, const float* __restrict__ kpool,
                            const float* __restrict__ vpool, const int* __restrict__ tables, int stride,
                            const Item* __restrict__ items, int layer, int layers, int Hq, int Hkv,
@@ -59,12 +60,12 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(128
   const int own_tiles = (C / kKeys + CLUSTER - 1) / CLUSTER;
   const int floats = kFixedFloats + own_tiles * DISTS * kKeys;
   float* area = own_shared<CLUSTER>(memory, floats);
-  float* values = area + kAreaFloats;              // [kStages][kTile][kDims]
-  float* queries = values + kValueFloats;          // [DISTS, to a multiple of 4][D], by query_place
-  float* maxima = queries + kQueryFloats;          // [DISTS][CLUSTER]
-  float* inverses = maxima + kMaximaFloats;        // [16]
+  float* values = area + kAreaFloats;                 // [kStages][kTile][kDims]
+  float* queries = values + kValueFloats;             // [DISTS, to a multiple of 4][D], by query_place
+  float* maxima = queries + kQueryFloats;             // [DISTS][CLUSTER]
+  float* inverses = maxima + kMaximaFloats;           // [16]
   int* turn = reinterpret_cast<int*>(inverses + 16);  // [4], one used
-  float* own = inverses + 20;                      // [own_tiles][DISTS][128] scores
+  float* own = inverses + 20;                         // [own_tiles][DISTS][128] scores
 
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5, rank = cluster_rank();
   const Item item = items[cluster_number()];
@@ -199,7 +200,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(128
   cluster_arrive();
   cluster_wait();  // the weights of all blocks are there, and nobody needs this block's keys
 
-  // Warps that chain differ among the blocks of a multiprocessor, whose schedulers each issue for one of them.
+  // Warps that chain differ among the blocks of a multiprocessor, whose schedulers each issue for one of
+  // them.
   const int role = (warp - *turn) & 3, chain = role * 32 + lane;
   const int tiles = (end + kTile - 1) / kTile;
 #pragma unroll
@@ -220,6 +222,10 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(128
     for (int i = 0; i < 2; i++)
 #pragma unroll
       for (int c = 0; c < 4; c++) sums[s][i][c] = 0.0f;
+  auto add = [](float (&sum)[4], const float4& w) {
+    sum[0] = __fadd_rn(sum[0], w.x), sum[1] = __fadd_rn(sum[1], w.y);
+    sum[2] = __fadd_rn(sum[2], w.z), sum[3] = __fadd_rn(sum[3], w.w);
+  };
   const int summer = kSumWarps == 4 ? role : role - kChainWarps;  // negative: sums nothing
 
 #pragma unroll 1
@@ -243,14 +249,10 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(128
           const int dist = summer + s * kSumWarps;
           if (dist >= count || base + h * kKeys >= end) continue;
           const float4 w = load4(w_tile + dist * kWeightStride + h * kKeys + lane * 4);
-          float(&sum)[4] = sums[s][0];
-          float(&odd)[4] = sums[s][1];
           if ((base / kKeys + h) & 1) {
-            odd[0] = __fadd_rn(odd[0], w.x), odd[1] = __fadd_rn(odd[1], w.y);
-            odd[2] = __fadd_rn(odd[2], w.z), odd[3] = __fadd_rn(odd[3], w.w);
+            add(sums[s][1], w);
           } else {
-            sum[0] = __fadd_rn(sum[0], w.x), sum[1] = __fadd_rn(sum[1], w.y);
-            sum[2] = __fadd_rn(sum[2], w.z), sum[3] = __fadd_rn(sum[3], w.w);
+            add(sums[s][0], w);
           }
         }
     if (role >= kChainWarps) continue;
@@ -269,8 +271,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(128
 #pragma unroll
       for (int a = 0; a < kEach; a++)
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-          w[buffer][a][i] = load4(w_tile + row[a] + j + i * 4);
+        for (int i = 0; i < 2; i++) w[buffer][a][i] = load4(w_tile + row[a] + j + i * 4);
     };
     auto chain_keys = [&](int buffer) {
 #pragma unroll

@@ -25,6 +25,7 @@ template <int kBranch>
 static inline void stand_apart() {}
 static __noinline__ void meet() { __syncthreads(); }
 
+#define BLOCKS_OF_CLUSTER(n)
 // On simt a cluster is one block of (threads, blocks) threads: threadIdx.y is the block's rank.
 static inline int cluster_rank() { return threadIdx.y; }
 static inline int cluster_number() { return blockIdx.x; }
@@ -78,12 +79,13 @@ __device__ __forceinline__ void stand_apart() {
 // of them wait at one instruction, as synccheck demands.
 __device__ __noinline__ void meet() { __syncthreads(); }
 
-// Thread block clusters (sm_90; elsewhere these trap). A cluster is `kBlocks` blocks that run at the same time
-// on neighbouring multiprocessors and reach each other's shared memory. cluster_arrive and cluster_wait make
-// one barrier of all their threads, which also orders what they wrote to shared and global memory before it;
-// between the two a thread may do what the others need not see. Shared memory of another block may be touched
-// after one such barrier, which says that the block runs, and until it leaves.
+// Thread block clusters (sm_90; elsewhere these trap). A cluster is `kBlocks` blocks that run at the same
+// time on neighbouring multiprocessors and reach each other's shared memory. cluster_arrive and cluster_wait
+// make one barrier of all their threads, which also orders what they wrote to shared and global memory before
+// it; between the two a thread may do what the others need not see. Shared memory of another block may be
+// touched after one such barrier, which says that the block runs, and until it leaves.
 #if __CUDA_ARCH__ >= 900
+#define BLOCKS_OF_CLUSTER(n) __cluster_dims__(n, 1, 1)
 __device__ __forceinline__ int cluster_rank() {
   int rank;
   asm("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
@@ -110,6 +112,7 @@ __device__ __forceinline__ void store_in_block(SharedFloats place, int rank, int
       : "memory");
 }
 #else
+#define BLOCKS_OF_CLUSTER(n)
 __device__ __forceinline__ int cluster_rank() { return 0; }
 __device__ __forceinline__ int cluster_number() { return 0; }
 __device__ __forceinline__ void cluster_arrive() { __trap(); }

@@ -176,6 +176,11 @@ CLUSTER = 8  # blocks of an item of fast-cluster
 CLUSTER_ARCH = 90  # first architecture that has clusters
 
 
+def has_clusters(device) -> bool:
+    """Whether the device runs thread block clusters."""
+    return device.name != "cuda" or int(device.arch.removeprefix("sm_").rstrip("af")) >= CLUSTER_ARCH
+
+
 def cluster_stages(dists: int, D: int) -> int:
     """Tiles of 128 keys that attention_fast_cluster.cu has on the way."""
     return 8 if dists <= 8 and D == 64 else 4
@@ -189,9 +194,11 @@ def cluster_floats(dists: int, D: int, C: int, blocks: int = CLUSTER) -> int:
     return fixed + -(-C // (128 * blocks)) * 128 * dists
 
 
-def cluster_defines(dists: int, D: int) -> dict[str, int]:
-    """Macros of attention_fast_cluster.cu beside the geometry."""
-    return {"DISTS": dists, "CLUSTER": CLUSTER, "STAGES": cluster_stages(dists, D)}
+def cluster_build(G: int, D: int, longest_chunk: int) -> tuple[str, dict[str, int]]:
+    """Stem and macros of attention_fast_cluster.cu for segments of up to `longest_chunk` rows."""
+    dists = split_rows(G, longest_chunk, 16) * G
+    defines = {"DISTS": dists, "CLUSTER": CLUSTER, "STAGES": cluster_stages(dists, D)}
+    return "attention_fast_cluster", {"GROUP": G, "HEAD_DIM": D, **defines}
 
 
 def attention_fast_cluster(device, p: Problem) -> None:
@@ -203,7 +210,8 @@ def attention_fast_cluster(device, p: Problem) -> None:
     items = made.items(rows)
     part = min(items.shape[0], max(1, SCRATCH_BYTES // (4 * dists * C)))
     weights = made.scratch("scores", part * dists * C)
-    kernel = device.kernel("attention_fast_cluster", **_geometry(p), **cluster_defines(dists, p.D))
+    stem, defines = cluster_build(p.G, p.D, made.longest_chunk)
+    kernel = device.kernel(stem, **defines)
     i32 = np.int32
     for first in range(0, items.shape[0], part):
         some = items[first : first + part]
@@ -251,7 +259,11 @@ def _covers(name: str) -> Callable[[object, Problem], str]:
     def why_not(device, p: Problem) -> str:
         if not covers(p.G, p.D):
             return f"it has kernels for 1 to 8 heads a KV head of dimension 64 or 128, not {p.G} of {p.D}"
-        if name == "fast-cluster" and device.name == "cuda" and int(device.arch[3:].rstrip("af")) < CLUSTER_ARCH:
+        if (
+            name == "fast-cluster"
+            and device.name == "cuda"
+            and int(device.arch[3:].rstrip("af")) < CLUSTER_ARCH
+        ):
             return f"{device.arch} has no thread block clusters, which came with sm_{CLUSTER_ARCH}"
         if not fits(name, device, p.plan.end, p.plan.longest_chunk, p.G, p.D):
             end, limit = p.plan.end, device.shared_limit
@@ -309,9 +321,7 @@ def sources(G: int, D: int) -> list[tuple[str, dict[str, int]]]:
     found += [("attention_fast_rows", geometry | {"CAPACITY": capacity}) for capacity in (64, ROWS_LIMIT)]
     steps = ("scores", "decode", "weights", "values")
     rows = {1, 2, 4, 16 // G, 32 // G}
-    found += [
-        ("attention_fast_cluster", geometry | cluster_defines(r * G, D)) for r in sorted(rows) if r * G <= 16
-    ]
+    found += [cluster_build(G, D, r) for r in sorted(rows) if r * G <= 16]
     return found + [
         (f"attention_fast_{step}", geometry | {"DISTS": r * G})
         for r in sorted(rows)

@@ -19,7 +19,6 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
-#define __cluster_dims__(...)
 #define __restrict__ __restrict
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
