@@ -17,6 +17,9 @@ static inline SharedFloats exchanged(SharedFloats p, int place, int with) { retu
 static inline void copy16_async(SharedFloats to, const float* from) {
   *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
 }
+static inline void copy16_async_if(bool there, SharedFloats to, const float* from) {
+  if (there) copy16_async(to, from);
+}
 static inline void copy4_async(SharedFloats to, const float* from) { *to = *from; }
 static inline void copies_commit() {}
 template <int kPending>
@@ -25,24 +28,9 @@ template <int kBranch>
 static inline void stand_apart() {}
 static __noinline__ void meet() { __syncthreads(); }
 
-#define BLOCKS_OF_CLUSTER(n)
-// On simt a cluster is one block of (threads, blocks) threads: threadIdx.y is the block's rank.
-static inline int cluster_rank() { return threadIdx.y; }
-static inline int cluster_number() { return blockIdx.x; }
-static inline void cluster_arrive() {}
-static inline void cluster_wait() { __syncthreads(); }
-template <int kThreads>
-static inline void meet_block() {
-  simt_bar_sync(threadIdx.y + 1, kThreads);
-}
-template <int kBlocks>
-static inline float* own_shared(float4* memory, int floats) {
-  return reinterpret_cast<float*>(memory) + static_cast<int>(threadIdx.y) * floats;
-}
-static inline void store_in_block(SharedFloats place, int rank, int floats, float value) {
-  place[(rank - static_cast<int>(threadIdx.y)) * floats] = value;
-}
-static inline int resident_number() { return blockIdx.x + threadIdx.y; }
+static inline void let_next_start() {}
+static inline void await_previous() {}
+static inline float4 load4_fresh(const float* p) { return *reinterpret_cast<const float4*>(p); }
 
 #else
 
@@ -59,6 +47,11 @@ __device__ __forceinline__ SharedFloats exchanged(SharedFloats p, int place, int
 // 16 bytes, both addresses 16-byte aligned; past L1.
 __device__ __forceinline__ void copy16_async(SharedFloats to, const float* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(from));
+}
+// The same, reading nothing where `there` is false (the place then holds zeros, or on simt what it held): no
+// branch, in which the compiler would compute addresses anew for every copy.
+__device__ __forceinline__ void copy16_async_if(bool there, SharedFloats to, const float* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(there ? 16 : 0));
 }
 // 4 bytes: a transposing copy.
 __device__ __forceinline__ void copy4_async(SharedFloats to, const float* from) {
@@ -79,62 +72,29 @@ __device__ __forceinline__ void stand_apart() {
 // of them wait at one instruction, as synccheck demands.
 __device__ __noinline__ void meet() { __syncthreads(); }
 
-// Thread block clusters (sm_90; elsewhere these trap). A cluster is `kBlocks` blocks that run at the same
-// time on neighbouring multiprocessors and reach each other's shared memory. cluster_arrive and cluster_wait
-// make one barrier of all their threads, which also orders what they wrote to shared and global memory before
-// it; between the two a thread may do what the others need not see. Shared memory of another block may be
-// touched after one such barrier, which says that the block runs, and until it leaves.
+// A launch marked `early` (Kernel.launch) may start once every block of the launch before it has called
+// let_next_start or left. It may read what was there before that launch, and must call await_previous, which
+// returns when that launch is done and its writes are visible, before it reads or writes anything else.
+// Before sm_90, and on simt, launches follow one another and both do nothing.
+__device__ __forceinline__ void let_next_start() {
 #if __CUDA_ARCH__ >= 900
-#define BLOCKS_OF_CLUSTER(n) __cluster_dims__(n, 1, 1)
-__device__ __forceinline__ int cluster_rank() {
-  int rank;
-  asm("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
-  return rank;
-}
-// Number of the cluster in a grid of one dimension.
-__device__ __forceinline__ int cluster_number() {
-  int number;
-  asm("mov.u32 %0, %%clusterid.x;\n" : "=r"(number));
-  return number;
-}
-__device__ __forceinline__ void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\n" ::: "memory");
-}
-__device__ __forceinline__ void cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;\n" ::: "memory");
-}
-// A float into the same place of the block with that rank; a block has `floats` of shared memory (for simt).
-__device__ __forceinline__ void store_in_block(SharedFloats place, int rank, int floats, float value) {
-  asm volatile(
-      "{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "st.shared::cluster.f32 [there], %2;\n}\n" ::"r"(place),
-      "r"(rank), "f"(value)
-      : "memory");
-}
-#else
-#define BLOCKS_OF_CLUSTER(n)
-__device__ __forceinline__ int cluster_rank() { return 0; }
-__device__ __forceinline__ int cluster_number() { return 0; }
-__device__ __forceinline__ void cluster_arrive() { __trap(); }
-__device__ __forceinline__ void cluster_wait() { __trap(); }
-__device__ __forceinline__ void store_in_block(SharedFloats, int, int, float) { __trap(); }
+  asm volatile("griddepcontrol.launch_dependents;\n");
 #endif
-// __syncthreads of one block of a cluster.
-template <int kThreads>
-__device__ __forceinline__ void meet_block() {
-  __syncthreads();
 }
-// Where the dynamic shared memory of this block begins.
-template <int kBlocks>
-__device__ __forceinline__ float* own_shared(float4* memory, int) {
-  return reinterpret_cast<float*>(memory);
+__device__ __forceinline__ void await_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
 }
-// A number in which blocks that share a multiprocessor mostly differ; a hint, so no result may depend on it.
-// It comes from the place of the calling thread's warp: one thread asks and tells the block.
-__device__ __forceinline__ int resident_number() {
-  unsigned warp;
-  asm volatile("mov.u32 %0, %%warpid;\n" : "=r"(warp));
-  return warp >> 2;
+// 16 bytes that the launch before wrote: not moved before await_previous, as a load of constant memory may
+// be, and past L1.
+__device__ __forceinline__ float4 load4_fresh(const float* p) {
+  float4 v;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(p)
+               : "memory");
+  return v;
 }
 
 #endif

@@ -121,7 +121,7 @@ def split_rows(G: int, longest_chunk: int, most_dists: int = 32) -> int:
 
 def decode_floats(dists: int, C: int) -> int:
     """Shared memory of attention_fast_decode.cu in floats."""
-    return 3 * 128 * 32 + dists * C + C // PAGE_SIZE
+    return 6 * 64 * 32 + dists * (C + 4 + 8) + C // PAGE_SIZE
 
 
 def attention_fast_split(device, p: Problem, *, fused: bool) -> None:
@@ -157,9 +157,10 @@ def attention_fast_split(device, p: Problem, *, fused: bool) -> None:
         if fused:
             rest[0].launch(
                 grid=(n, p.D // 32),
-                block=128,
+                block=256,
                 args=(p.vpool, *paged, some, *shape, i32(C), scores, p.out),
                 shared=4 * decode_floats(dists, C),
+                early=True,
             )
             continue
         inverses = made.scratch("inverses", part * dists)
@@ -169,61 +170,6 @@ def attention_fast_split(device, p: Problem, *, fused: bool) -> None:
             block=128,
             args=(p.vpool, *paged, some, *shape, i32(C), scores, inverses, p.out),
             shared=4 * (4 * 64 * (32 + dists) + C // PAGE_SIZE),
-        )
-
-
-CLUSTER = 8  # blocks of an item of fast-cluster
-CLUSTER_ARCH = 90  # first architecture that has clusters
-
-
-def has_clusters(device) -> bool:
-    """Whether the device runs thread block clusters."""
-    return device.name != "cuda" or int(device.arch.removeprefix("sm_").rstrip("af")) >= CLUSTER_ARCH
-
-
-def cluster_stages(dists: int, D: int) -> int:
-    """Tiles of 128 keys that attention_fast_cluster.cu has on the way."""
-    return 8 if dists <= 8 and D == 64 else 4
-
-
-def cluster_floats(dists: int, D: int, C: int, blocks: int = CLUSTER) -> int:
-    """Shared memory of a block of attention_fast_cluster.cu in floats."""
-    stages = cluster_stages(dists, D)
-    area = max(128 * (D + 4), stages * dists * (128 + 4))
-    fixed = area + stages * 128 * (D // blocks) + -(-dists // 4) * 4 * D + dists * blocks + 20
-    return fixed + -(-C // (128 * blocks)) * 128 * dists
-
-
-def cluster_build(G: int, D: int, longest_chunk: int) -> tuple[str, dict[str, int]]:
-    """Stem and macros of attention_fast_cluster.cu for segments of up to `longest_chunk` rows."""
-    dists = split_rows(G, longest_chunk, 16) * G
-    defines = {"DISTS": dists, "CLUSTER": CLUSTER, "STAGES": cluster_stages(dists, D)}
-    return "attention_fast_cluster", {"GROUP": G, "HEAD_DIM": D, **defines}
-
-
-def attention_fast_cluster(device, p: Problem) -> None:
-    """kernels/attention_fast_cluster.cu: a cluster of blocks an item, in one launch."""
-    made = p.plan
-    rows = split_rows(p.G, made.longest_chunk, 16)
-    dists = rows * p.G
-    C = -(-made.end // 128) * 128
-    items = made.items(rows)
-    part = min(items.shape[0], max(1, SCRATCH_BYTES // (4 * dists * C)))
-    weights = made.scratch("scores", part * dists * C)
-    stem, defines = cluster_build(p.G, p.D, made.longest_chunk)
-    kernel = device.kernel(stem, **defines)
-    i32 = np.int32
-    for first in range(0, items.shape[0], part):
-        some = items[first : first + part]
-        kernel.launch(
-            grid=some.shape[0] * CLUSTER,
-            block=128,
-            args=(
-                *(p.q, p.kpool, p.vpool, p.tables, i32(p.tables.shape[1]), some, i32(p.layer)),
-                *(i32(p.layers), i32(p.Hq), i32(p.Hkv), p.scale, i32(C), weights, p.out),
-            ),
-            shared=4 * cluster_floats(dists, p.D, C),
-            cluster=CLUSTER,
         )
 
 
@@ -246,9 +192,6 @@ def fits(name: str, device, end: int, chunk: int, G: int, D: int) -> bool:
         options = {"double": 0, "outside": 0, **TILES[name]}
         floats = tile_floats(options["tile"], options["double"], options["outside"], D, -(-end // 64) * 64)
         return 4 * floats <= device.shared_limit
-    if name == "fast-cluster":
-        dists = split_rows(G, chunk, 16) * G
-        return 4 * cluster_floats(dists, D, -(-end // 128) * 128) <= device.shared_limit
     if name == "fast-decode":
         floats = decode_floats(split_rows(G, chunk, 16) * G, -(-end // 128) * 128)
         return 4 * floats <= device.shared_limit
@@ -259,12 +202,6 @@ def _covers(name: str) -> Callable[[object, Problem], str]:
     def why_not(device, p: Problem) -> str:
         if not covers(p.G, p.D):
             return f"it has kernels for 1 to 8 heads a KV head of dimension 64 or 128, not {p.G} of {p.D}"
-        if (
-            name == "fast-cluster"
-            and device.name == "cuda"
-            and int(device.arch[3:].rstrip("af")) < CLUSTER_ARCH
-        ):
-            return f"{device.arch} has no thread block clusters, which came with sm_{CLUSTER_ARCH}"
         if not fits(name, device, p.plan.end, p.plan.longest_chunk, p.G, p.D):
             end, limit = p.plan.end, device.shared_limit
             return f"{end} positions of history do not fit its {limit} bytes of shared memory"
@@ -289,11 +226,6 @@ def _tile(name: str, options: dict[str, int]) -> Variant:
 VARIANTS: dict[str, Variant] = {
     **{name: _tile(name, options) for name, options in TILES.items()},
     "fast-rows": _variant("fast-rows", "two rows a block, histories to 128", attention_fast_rows),
-    "fast-cluster": _variant(
-        "fast-cluster",
-        "few rows over long histories in one launch: a cluster of blocks an item",
-        attention_fast_cluster,
-    ),
     "fast-decode": _variant(
         "fast-decode",
         "few rows over long histories: scores in parallel over keys, values over dimensions",
@@ -321,7 +253,6 @@ def sources(G: int, D: int) -> list[tuple[str, dict[str, int]]]:
     found += [("attention_fast_rows", geometry | {"CAPACITY": capacity}) for capacity in (64, ROWS_LIMIT)]
     steps = ("scores", "decode", "weights", "values")
     rows = {1, 2, 4, 16 // G, 32 // G}
-    found += [cluster_build(G, D, r) for r in sorted(rows) if r * G <= 16]
     return found + [
         (f"attention_fast_{step}", geometry | {"DISTS": r * G})
         for r in sorted(rows)

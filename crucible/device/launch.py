@@ -50,13 +50,6 @@ def extent(value, what: str) -> tuple[int, int, int]:
     return sizes
 
 
-def clusters(kernel: str, grid: tuple[int, int, int], cluster: int) -> tuple[int, int, int]:
-    """The grid in clusters of `cluster` blocks in x; InputError where they do not divide it."""
-    if cluster < 1 or grid[0] % cluster:
-        raise InputError(f"kernel {kernel} runs {grid[0]} blocks; clusters of {cluster} do not divide them")
-    return grid[0] // cluster, *grid[1:]
-
-
 def check_shared(kernel: str, shared: int, limit: int) -> int:
     """Dynamic shared memory in bytes, refused above the device's `limit`."""
     if not 0 <= shared <= limit:

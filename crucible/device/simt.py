@@ -61,20 +61,17 @@ class Kernel:
         self._launch = library.simt_launch
         self.parameters = launch.parse_signature(library.simt_signature().decode())
 
-    def launch(self, grid, block, args, shared: int = 0, cluster: int = 1) -> None:
-        """Run every block to its end; grid and block are ints or up to three, `shared` is in bytes a block.
+    def launch(self, grid, block, args, shared: int = 0, early: bool = False) -> None:
+        """Run every block to its end; grid and block are ints or up to three, `shared` is in bytes.
 
-        A `cluster` of that many blocks in x runs as one block of (threads, cluster) threads, which is how
-        kernels/ptx.cuh reads it here.
+        `early` changes nothing here: the launch before it is done.
+
         `args` are C-contiguous NumPy arrays of the exact dtype or NumPy scalars. Raises InputError for
         arguments that do not fit the kernel and KernelFault for what goes wrong while it runs.
         """
         grid, block = launch.extent(grid, "grid"), launch.extent(block, "block")
         launch.check_shared(self.entry, shared, SHARED_LIMIT)
         launch.check_arguments(self.entry, self.parameters, args, lambda x: isinstance(x, np.ndarray))
-        if cluster > 1:
-            grid = launch.clusters(self.entry, grid, cluster)
-            block, shared = launch.extent((block[0], cluster), "block"), shared * cluster
         slots = (ctypes.c_void_p * max(len(args), 1))()
         kept = []  # what the slots point at, alive until the launch returns
         for i, arg in enumerate(args):

@@ -1,4 +1,4 @@
-"""Mutants of two exact kernels: text replacements on a copy of the sources, all to be caught by the gate."""
+"""Mutants of the exact kernel: text replacements on a copy of the sources, all to be caught by the gate."""
 
 import concurrent.futures
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from crucible.attention import exact, fast
+from crucible.attention import exact
 from crucible.attention.run import run
 from crucible.device import get
 from crucible.device.simt import KernelFault
@@ -23,8 +23,6 @@ from crucible.kv.slices import Slice
 
 VARIANT = f"exact-{exact.STANDARD}"
 KERNEL, TILE, PAGED = "attention_exact.cu", "attention_tile.cuh", "paged.cuh"
-CLUSTER = "attention_fast_cluster.cu"
-_ARRIVED = "cluster_arrive();\n  cluster_wait();"
 _LOAD = "load_tile(tile, kpool, kcur, pages, paged, s, base, rows.end, column);\n"
 _SUM = "acc[i] = __fmaf_rn(scores[base + j], tile[j * D + lane + 32 * i], acc[i]);"
 
@@ -52,15 +50,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "zeros returned": (KERNEL, "fits ? __fmul_rn(acc[i], inverse)", "fits ? 0.0f"),
     "output left unwritten": (KERNEL, "if (!exists) return;\n", "if (!exists || row == 1) return;\n"),
-    "maxima of other blocks not waited for": (CLUSTER, f"  {_ARRIVED}\n#pragma", "#pragma"),
-    "weights of other blocks not waited for": (CLUSTER, f"  {_ARRIVED}  // the weights", "  // the weights"),
-    "a chain one key too long": (CLUSTER, "item.length + dist / G : 0", "item.length + dist / G + 1 : 0"),
 }
-
-
-def variant(name: str) -> str:
-    """The attention variant that a mutant is a wrong version of."""
-    return "fast-cluster" if MUTANTS[name][0] == CLUSTER else VARIANT
 
 
 @dataclass(frozen=True)
@@ -112,25 +102,16 @@ def caught(names: tuple[str, ...] = tuple(MUTANTS)) -> Iterator[Caught]:
     reference = _output(simt, given, "reference")
     with tempfile.TemporaryDirectory() as folder:
         devices = [mutate(simt, Path(folder, str(i)), *MUTANTS[name]) for i, name in enumerate(names)]
-        g = given.plan.geometry
-        builds = {
-            VARIANT: ("attention_exact", exact.STANDARD.defines(g.D)),
-            "fast-cluster": fast.cluster_build(g.G, g.D, max(s.length for s in given.plan.slices)),
-        }
-
-        def build(name, device):
-            stem, defines = builds[variant(name)]
-            device.kernel(stem, **defines)
-
+        defines = exact.STANDARD.defines(given.plan.geometry.D)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
-            list(workers.map(build, names, devices))
+            list(workers.map(lambda device: device.kernel("attention_exact", **defines), devices))
         for name, device in zip(names, devices, strict=True):
             found = {}
             try:
-                out = _output(device, given, variant(name))
+                out = _output(device, given, VARIANT)
                 found = _judge(reference, out)
                 # With numbers instead of NaN around it, what remains is that a later key moved a row.
-                before, after = (_output(device, c, variant(name))[keep] for c in (harmless, poisoned))
+                before, after = (_output(device, c, VARIANT)[keep] for c in (harmless, poisoned))
                 if not np.array_equal(before.view(np.uint32), after.view(np.uint32)):
                     found["future poison"] = "a row changed when a later key became NaN"
             except KernelFault as fault:

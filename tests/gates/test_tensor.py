@@ -159,7 +159,7 @@ def test_a_change_of_layout_keeps_every_visible_value(change):
     assert np.array_equal(again.k, case.k[rows]) and np.array_equal(again.v, case.v[rows])
 
 
-def test_every_mutant_is_caught():
+def test_every_mutant_of_the_exact_kernel_is_caught():
     found = {m.mutant: m.checks for m in mutants.caught()}
     assert set(found) == set(mutants.MUTANTS) and all(found.values()), found
     assert "future poison" in found["one key too many"]
