@@ -21,7 +21,7 @@ static_assert(G >= 1 && G <= 8 && (D == 64 || D == 128), "a geometry without a f
 
 // Adjacent rows of one segment for one KV head. `length` (L) is the history of the first row, the
 // next ones see one key more each. In memory int32[4]; `packed` is rows + 256 * KV head.
-struct Item {
+struct alignas(16) Item {
   int first_row, packed, length, table_index;
   __device__ __forceinline__ int rows() const { return packed & 255; }
   __device__ __forceinline__ int kv_head() const { return packed >> 8; }
@@ -69,6 +69,12 @@ __device__ __forceinline__ float tree8(const float (&w)[8]) {
 }
 
 __device__ __forceinline__ float4 load4(const float* p) { return *reinterpret_cast<const float4*>(p); }
+
+// `rows` rows of `bytes` further: one multiplication, where signed numbers would take a 64-bit product.
+__device__ __forceinline__ const float* rows_ahead(const float* p, unsigned rows, unsigned bytes) {
+  return reinterpret_cast<const float*>(reinterpret_cast<const char*>(p) +
+                                        static_cast<unsigned long long>(rows) * bytes);
+}
 
 // The layout of a query for score_key: lanes i and i + 16 side by side, [16][D/16].
 __device__ __forceinline__ int query_place(int d) { return (d & 15) * (D / 16) + (d >> 4); }

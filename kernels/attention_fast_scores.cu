@@ -3,7 +3,7 @@
 // q [T][Hq][D]; kpool [pages][layers][16][Hkv*D]; tables int32 [requests][stride]; items [grid.x];
 // scores [grid.x][DISTS][C], C a multiple of 128. Grid: (items, blocks of 128 keys); a block beyond its
 // item's end leaves. Block: 128 threads, thread = one key with its K in registers; tree32 inside the thread,
-// four distributions at a time. Scores of keys that a row does not see are written and never used.
+// four distributions at a time. A key that a row does not see scores -infinity.
 // Contract sections: 1, 3, 4, 5. Verdict: see attention_fast.md.
 #include "attention_fast.cuh"
 
@@ -26,6 +26,7 @@ extern "C" __global__ void __launch_bounds__(128)
   float* queries = reinterpret_cast<float*>(memory);  // [DISTS, to a multiple of 4][D], by query_place
   float* keys = queries + (DISTS + 3) / 4 * 4 * D;    // [128][D + 4]
   const int t = threadIdx.x;
+  let_next_start();
   const Item item = items[blockIdx.x];
   const int base = blockIdx.y * 128, end = item.end();
   if (base >= end) return;
@@ -33,31 +34,32 @@ extern "C" __global__ void __launch_bounds__(128)
   const int* table = tables + static_cast<long long>(item.table_index) * stride;
   {
     constexpr int kColumns = D / 4, kStep = 128 / kColumns;
-    const int column = t % kColumns * 4, first = t / kColumns;
+    const int column = t % kColumns * 4, first = t / kColumns, last = (end - 1) / kPage;
+    const unsigned row_bytes = kv_dim * 4;
     const SharedFloats to = ahead(shared_floats(keys), first * kKeyStride + column);
-    int page[128 / kPage];
-#pragma unroll
-    for (int i = 0; i < 128 / kPage; i++) page[i] = base + i * kPage < end ? table[base / kPage + i] : 0;
+    const float* from = kpool + static_cast<long long>(layer * kPage + first) * kv_dim + kv_head * D + column;
+    // A lane knows a page, so that no load of a page number stands between two copies.
+    const unsigned page = table[min(base / kPage + (t & 7), last)] * (layers * kPage);
 #pragma unroll
     for (int i = 0; i < 128; i += kStep) {
-      const int slot = (page[i / kPage] * layers + layer) * kPage + ((first + i) & (kPage - 1));
-      if (base + first + i < end)
-        copy16_async(ahead(to, i * kKeyStride),
-                     kpool + static_cast<long long>(slot) * kv_dim + kv_head * D + column);
+      const unsigned slot = __shfl_sync(kAllLanes, page, i / kPage) + (i & (kPage - 1));
+      copy16_async_if(base + first + i < end, ahead(to, i * kKeyStride), rows_ahead(from, slot, row_bytes));
     }
-    copies_commit();
   }
+#pragma unroll 1
   for (int i = t; i < count * D; i += 128) {
     const int d = i % D, dist = i / D, row = item.first_row + dist / G, head = kv_head * G + dist % G;
-    queries[dist * D + query_place(d)] = q[(static_cast<long long>(row) * Hq + head) * D + d];
+    copy4_async(ahead(shared_floats(queries), dist * D + query_place(d)),
+                q + (static_cast<long long>(row) * Hq + head) * D + d);
   }
+  copies_commit();
   copies_wait<0>();
   __syncthreads();
 
   const int j = base + t;
   float* to = scores + static_cast<long long>(blockIdx.x) * DISTS * C + j;
   if (j >= end) {  // so that whoever reads four scores at a time reads no memory that nobody wrote
-    for (int a = 0; a < count; a++) to[static_cast<long long>(a) * C] = 0.0f;
+    for (int a = 0; a < count; a++) to[static_cast<long long>(a) * C] = minus_infinity();
     return;
   }
   float k[D];
@@ -72,6 +74,8 @@ extern "C" __global__ void __launch_bounds__(128)
     score_key<4>(queries + first * D, k, score);
 #pragma unroll
     for (int a = 0; a < 4; a++)
-      if (first + a < count) to[static_cast<long long>(first + a) * C] = __fmul_rn(score[a], scale);
+      if (first + a < count)
+        to[static_cast<long long>(first + a) * C] =
+            j < item.length + (first + a) / G ? __fmul_rn(score[a], scale) : minus_infinity();
   }
 }

@@ -17,6 +17,9 @@ static inline SharedFloats exchanged(SharedFloats p, int place, int with) { retu
 static inline void copy16_async(SharedFloats to, const float* from) {
   *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
 }
+static inline void copy16_async_if(bool there, SharedFloats to, const float* from) {
+  if (there) copy16_async(to, from);
+}
 static inline void copy4_async(SharedFloats to, const float* from) { *to = *from; }
 static inline void copies_commit() {}
 template <int kPending>
@@ -27,6 +30,10 @@ template <int kThreads>
 static inline void meet() {
   simt_bar_sync(1, kThreads);
 }
+
+static inline void let_next_start() {}
+static inline void await_previous() {}
+static inline float4 load4_fresh(const float* p) { return *reinterpret_cast<const float4*>(p); }
 
 #else
 
@@ -43,6 +50,11 @@ __device__ __forceinline__ SharedFloats exchanged(SharedFloats p, int place, int
 // 16 bytes, both addresses 16-byte aligned; past L1.
 __device__ __forceinline__ void copy16_async(SharedFloats to, const float* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(from));
+}
+// The same, reading nothing where `there` is false (the place then holds zeros, or on simt what it held): no
+// branch, in which the compiler would compute addresses anew for every copy.
+__device__ __forceinline__ void copy16_async_if(bool there, SharedFloats to, const float* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(there ? 16 : 0));
 }
 // 4 bytes: a transposing copy.
 __device__ __forceinline__ void copy4_async(SharedFloats to, const float* from) {
@@ -64,6 +76,31 @@ __device__ __forceinline__ void stand_apart() {
 template <int kThreads>
 __device__ __forceinline__ void meet() {
   asm volatile("barrier.sync 1, %0;\n" ::"n"(kThreads) : "memory");
+}
+
+// A launch marked `early` (Kernel.launch) may start once every block of the launch before it has called
+// let_next_start or left. It may read what was there before that launch, and must call await_previous, which
+// returns when that launch is done and its writes are visible, before it reads or writes anything else.
+// Before sm_90, and on simt, launches follow one another and both do nothing.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n");
+#endif
+}
+__device__ __forceinline__ void await_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+// 16 bytes that the launch before wrote: not moved before await_previous, as a load of constant memory may
+// be, and past L1.
+__device__ __forceinline__ float4 load4_fresh(const float* p) {
+  float4 v;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(p)
+               : "memory");
+  return v;
 }
 
 #endif

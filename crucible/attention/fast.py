@@ -121,7 +121,7 @@ def split_rows(G: int, longest_chunk: int, most_dists: int = 32) -> int:
 
 def decode_floats(dists: int, C: int) -> int:
     """Shared memory of attention_fast_decode.cu in floats."""
-    return 3 * 128 * 32 + dists * C + C // PAGE_SIZE
+    return 6 * 64 * 32 + dists * (C + 4 + 8) + C // PAGE_SIZE
 
 
 def attention_fast_split(device, p: Problem, *, fused: bool) -> None:
@@ -157,9 +157,10 @@ def attention_fast_split(device, p: Problem, *, fused: bool) -> None:
         if fused:
             rest[0].launch(
                 grid=(n, p.D // 32),
-                block=128,
+                block=256,
                 args=(p.vpool, *paged, some, *shape, i32(C), scores, p.out),
                 shared=4 * decode_floats(dists, C),
+                early=True,
             )
             continue
         inverses = made.scratch("inverses", part * dists)

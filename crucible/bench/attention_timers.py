@@ -32,8 +32,8 @@ class Recorder:
 
         class Noting:
             @staticmethod
-            def launch(grid, block, args, shared=0):
-                kernel.launch(grid, block, args, shared)
+            def launch(grid, block, args, shared=0, **options):
+                kernel.launch(grid, block, args, shared, **options)
                 noted.append((kernel, int(np.prod(block)), shared))
 
         return Noting

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from crucible.device import launch, nvrtc
+from crucible.device import driver, launch, nvrtc
 from crucible.device.base import Device
 from crucible.errors import InputError, UnavailableError
 
@@ -16,23 +16,28 @@ class Kernel:
 
     def __init__(self, entry: str, cubin: nvrtc.Cubin, function, shared_limit: int):
         self.entry, self.path, self._function = entry, cubin.path, function
+        self._arch = int(cubin.arch.removeprefix("sm_").rstrip("af"))
         self.resources = cubin.resources[entry]
         self.parameters = tuple(launch.Parameter("?", size) for size in cubin.parameter_sizes[entry])
         self.shared_limit = shared_limit - self.resources.static_shared
         self._opted_in = _DEFAULT_SHARED
 
-    def launch(self, grid, block, args, shared: int = 0) -> None:
+    def launch(self, grid, block, args, shared: int = 0, early: bool = False) -> None:
         """Enqueue on the current stream, also inside a graph capture; shapes and checks as on simt.
 
         `args` are C-contiguous CuPy arrays or NumPy scalars. Does not wait: a fault of the kernel
-        shows at the next synchronisation.
+        shows at the next synchronisation. `early` is for a kernel that calls await_previous
+        (kernels/ptx.cuh): it may start while the launch before it in the stream still runs.
         """
         grid, block = launch.extent(grid, "grid"), launch.extent(block, "block")
         launch.check_shared(self.entry, shared, self.shared_limit)
         launch.check_arguments(self.entry, self.parameters, args, _is_array)
         if shared > self._opted_in:
             self._function.max_dynamic_shared_size_bytes = self._opted_in = shared
-        self._function(grid, block, tuple(args), shared_mem=shared)
+        if early and self._arch >= driver.EARLY_ARCH:
+            driver.launch_early(self._function.kernel.ptr, grid, block, args, shared)
+        else:
+            self._function(grid, block, tuple(args), shared_mem=shared)
 
 
 class CudaDevice(Device):

@@ -61,8 +61,10 @@ class Kernel:
         self._launch = library.simt_launch
         self.parameters = launch.parse_signature(library.simt_signature().decode())
 
-    def launch(self, grid, block, args, shared: int = 0) -> None:
+    def launch(self, grid, block, args, shared: int = 0, early: bool = False) -> None:
         """Run every block to its end; grid and block are ints or up to three, `shared` is in bytes.
+
+        `early` changes nothing here: the launch before it is done.
 
         `args` are C-contiguous NumPy arrays of the exact dtype or NumPy scalars. Raises InputError for
         arguments that do not fit the kernel and KernelFault for what goes wrong while it runs.

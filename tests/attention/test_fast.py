@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from crucible.attention import fast
+from crucible.attention.plan import plan_of
+from crucible.attention.run import run
 from crucible.attention.variants import VARIANTS
+from crucible.bench.attention_shapes import LAYER
 from crucible.device import get
+from crucible.device.sources import kernels_dir
 from crucible.errors import InputError, UnsupportedError
 from crucible.numerics.bits import assert_same_bits
 
@@ -24,7 +28,7 @@ GEOMETRIES = [(4, 64), (3, 64), (8, 128), (1, 128)]
 SAMPLE = [
     *(("fast-t32", G, D) for G, D in GEOMETRIES),
     *(("fast-t16", 3, 64), ("fast-t16", 8, 128), ("fast-t32s", 4, 64)),
-    *(("fast-decode", 3, 64), ("fast-decode", 1, 128)),
+    *(("fast-decode", G, D) for G, D in ((3, 64), (5, 64), (8, 128), (1, 128))),
 ]
 
 
@@ -135,10 +139,70 @@ def test_scratch_in_parts_does_not_change_a_bit(device, monkeypatch):
         assert_same_bits(expected, prepared.run(name), name)
 
 
+# Scores past a lane's registers and a ring of V that turns over, with one to eight warps of chains.
+@pytest.mark.parametrize(
+    ("G", "D", "rows"), [(1, 64, 1), (2, 64, 3), (4, 64, 2), (4, 64, 4), (7, 64, 2), (2, 128, 1)]
+)
+def test_decode_matches_past_what_its_blocks_hold_at_once(device, G, D, rows):
+    prepared, expected = made(device, ((2100 - rows, rows), (1023, 1), (129, rows)), G, D, Hkv=1)
+    assert_same_bits(expected, prepared.run("fast-decode"), f"G={G} D={D} {rows} rows")
+
+
+def test_decode_passes_over_an_item_without_rows(device):
+    prepared, expected = made(device, DECODE, 3, 64)
+    c = prepared.case
+    plan = plan_of(device, c.packed.desc, c.Hkv)
+    items = device.download(plan.items(1))
+    plan._made["items", 1, 1, 1] = device.upload(np.concatenate([items, np.zeros_like(items[:3])]))
+    out = device.upload(np.full(c.q.shape, np.nan, np.float32))
+    result = run(device, *prepared.arrays, LAYER, c.Hkv, c.D, "fast-decode", out, plan=plan).out
+    assert_same_bits(expected, device.download(result))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("D", fast.HEAD_DIMS)
+@pytest.mark.parametrize("G", fast.GROUPS)
+def test_decode_matches_at_every_geometry(device, G, D):
+    for rows in (1, 2, 4, 40):
+        prepared, expected = made(device, ((1100, rows), (0, rows), (255, 1)), G, D, Hkv=1)
+        assert_same_bits(expected, prepared.run("fast-decode"), f"G={G} D={D} {rows} rows")
+
+
+class Unwaiting:
+    """A device whose fast-decode does not wait for the scores of the launch before."""
+
+    def __init__(self, device, folder):
+        self._device, self._folder = device, folder
+        for source in kernels_dir().glob("*.cu*"):
+            text = source.read_text()
+            if source.stem == "attention_fast_decode":
+                assert "  await_previous();\n" in text
+                text = text.replace("  await_previous();\n", "")
+            (folder / source.name).write_text(text)
+
+    def __getattr__(self, name):
+        return getattr(self._device, name)
+
+    def kernel(self, stem, entry=None, **defines):
+        return self._device.kernel(self._folder / f"{stem}.cu", entry, **defines)
+
+
+@pytest.mark.gpu
+def test_values_that_do_not_wait_for_scores_are_caught(tmp_path):
+    device = get("cuda")
+    prepared, _ = made(device, ((999, 1),) * 32, 3, 64)
+    expected = prepared.run("reference")
+    for changed, caught in ((device, False), (Unwaiting(device, tmp_path), True)):
+        plan = plan_of(changed, prepared.case.packed.desc, 2)
+        plan.scratch("scores", 64 * 3 * 1024).fill(np.nan)
+        result = run(changed, *prepared.arrays, LAYER, 2, 64, "fast-decode", plan=plan).out
+        assert (not np.array_equal(expected, device.download(result))) == caught
+
+
 def test_the_fast_kernels_neither_spill_nor_use_local_memory():
     from crucible.device.nvrtc import compile_cubin
 
-    for stem, defines in fast.sources(4, 64)[:7]:
+    for stem, defines in fast.sources(4, 64)[:15]:
         (found,) = compile_cubin(stem, "sm_90", defines).resources.values()
         assert found.spill_bytes == 0 and found.local_bytes == 0, (stem, defines)
 
