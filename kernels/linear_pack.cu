@@ -2,7 +2,7 @@
 //
 // rows: N rows of K weights, little-endian bytes in storage SOURCE: 0 f32, 1 bf16, 2 Q8_0, 3 Q4_1 (blocks of
 // 32). SOURCE 1 stays bf16 (compile with STORAGE 1); the others become f32, widened as contract section 7
-// writes it. packed: pieces of 16 bytes. Block 256 threads, one a piece, grid-stride.
+// writes it. Block 256 threads, one a packed weight, grid-stride.
 // Contract sections: 6, 7. Verdict: the only variant; runs once at load.
 #include "linear.cuh"
 
@@ -47,23 +47,17 @@ __device__ __forceinline__ unsigned weight_bits(const unsigned char* row, int k)
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(256)
-    linear_pack(const unsigned char* __restrict__ rows, uint4* __restrict__ packed, int N, int K,
+    linear_pack(const unsigned char* __restrict__ rows, Weight* __restrict__ packed, int N, int K,
                 long long row_bytes) {
-  const long long chunks = pieces_of(K), panels = (N + kPanel - 1) / kPanel,
-                  pieces = panels * chunks * kPanel;
-  for (long long at = blockIdx.x * 256ll + threadIdx.x; at < pieces; at += gridDim.x * 256ll) {
-    const long long n = at / (chunks * kPanel) * kPanel + at % kPanel;
-    const int k = static_cast<int>(at / kPanel % chunks) * kPiece;
-    unsigned words[4] = {0, 0, 0, 0};
-    for (int i = 0; i < kPiece; i++) {
-      if (n >= N || k + i >= K) continue;
-      const unsigned bits = weight_bits(rows + n * row_bytes, k + i);
+  const long long panel = static_cast<long long>(K) * kPanel, count = panels_of(N) * panel;
+  for (long long at = blockIdx.x * 256ll + threadIdx.x; at < count; at += gridDim.x * 256ll) {
+    const long long n = at / panel * kPanel + at % kPanel;
+    const int k = static_cast<int>(at % panel / kPanel);
+    const unsigned bits = n < N ? weight_bits(rows + n * row_bytes, k) : 0;
 #if STORAGE
-      words[i / 2] |= bits << 16 * (i % 2);
+    packed[at] = static_cast<Weight>(bits);
 #else
-      words[i] = bits;
+    packed[at] = __uint_as_float(bits);
 #endif
-    }
-    packed[at] = make_uint4(words[0], words[1], words[2], words[3]);
   }
 }

@@ -6,23 +6,19 @@
 #include "linear.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-    linear_reference(const float* __restrict__ x, const uint4* __restrict__ w, const float* __restrict__ bias,
-                     const float* add, float* y, int T, int N, int K) {
+    linear_reference(const float* __restrict__ x, const Weight* __restrict__ w,
+                     const float* __restrict__ bias, const float* add, float* y, int T, int N, int K) {
   const long long outputs = static_cast<long long>(T) * N;
   for (long long at = blockIdx.x * 256ll + threadIdx.x; at < outputs; at += gridDim.x * 256ll) {
     const int n = at % N;
     const float* row = x + at / N * K;
-    const uint4* pieces = w + static_cast<long long>(n / kPanel) * pieces_of(K) * kPanel + n % kPanel;
+    const Weight* column = w + static_cast<long long>(n / kPanel) * K * kPanel + n % kPanel;
     float total = 0.0f;
     for (int k0 = 0; k0 < K; k0 += kBlock) {
       const int end = min(K, k0 + kBlock);
       float sum = 0.0f;
-      for (int k = k0; k < end; k += kPiece) {
-        const Piece piece = widen(pieces[static_cast<long long>(k / kPiece) * kPanel]);
-#pragma unroll
-        for (int i = 0; i < kPiece; i++)
-          if (k + i < end) sum = __fmaf_rn(row[k + i], piece.k[i], sum);
-      }
+      for (int k = k0; k < end; k++)
+        sum = __fmaf_rn(row[k], widen(column[static_cast<long long>(k) * kPanel]), sum);
       total = k0 ? __fadd_rn(total, sum) : sum;
     }
     y[at] = finished(total, bias, add, at, n);

@@ -4,7 +4,7 @@ import numpy as np
 
 STORAGE_CODE = {"f32": 0, "bf16": 1}  # macro STORAGE of kernels/linear.cuh
 _SOURCES = {"f32": 0, "bf16": 1, "q8_0": 2, "q4_1": 3}  # macro SOURCE of kernels/linear_pack.cu
-_PIECE = {"f32": 4, "bf16": 8}  # k of 16 bytes
+_DTYPE = {"f32": np.float32, "bf16": np.uint16}
 _PANEL = 8
 _MOST_BLOCKS = 1 << 16  # blocks of the kernels that stride over their grid
 
@@ -12,14 +12,14 @@ _MOST_BLOCKS = 1 << 16  # blocks of the kernels that stride over their grid
 def pack_rows(device, rows, storage: str, n: int, k: int) -> tuple[object, str]:
     """rows uint8 [N][bytes] in a storage of weights.STORAGES -> (packed, its storage: f32 or bf16).
 
-    packed uint32 [ceil(N/8)][ceil(K/E)][8][4]: pieces of E consecutive k, 4 in f32 and 8 in bf16.
-    Quantized storages widen to f32, with the roundings of contract section 7.
+    packed f32 or uint16 [ceil(N/8)][K][8]: a panel of 8 outputs is one run over K. Quantized
+    storages widen to f32, with the roundings of contract section 7.
     """
     kept = storage if storage in STORAGE_CODE else "f32"
-    packed = device.empty((-(-n // _PANEL), -(-k // _PIECE[kept]), _PANEL, 4), np.uint32)
+    packed = device.empty((-(-n // _PANEL), k, _PANEL), _DTYPE[kept])
     kernel = device.kernel("linear_pack", SOURCE=_SOURCES[storage], STORAGE=STORAGE_CODE[kept])
     sizes = (np.int32(n), np.int32(k), np.int64(rows.shape[1]))
-    kernel.launch(min(-(-packed.size // 4 // 256), _MOST_BLOCKS), 256, (rows, packed, *sizes))
+    kernel.launch(min(-(-packed.size // 256), _MOST_BLOCKS), 256, (rows, packed, *sizes))
     return packed, kept
 
 
