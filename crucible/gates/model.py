@@ -37,13 +37,15 @@ _CONFIG = ModelConfig(
 
 @dataclass(frozen=True)
 class Part:
-    """A model in a mode and which workloads it runs: `choose(corpus)` picks them."""
+    """A model in a mode, the workloads that it runs, picked by `choose(corpus)`, and whether the negative
+    controls run too."""
 
     model: str
     mode: str
     steps: int
     choose: Callable[[Corpus], Iterator[Workload]]
     limit: int = 1008
+    controls: bool = True
 
     @property
     def name(self) -> str:
@@ -62,9 +64,8 @@ def fixed(corpus: Corpus) -> Iterator[Workload]:
 
 
 def some(corpus: Corpus) -> Iterator[Workload]:
-    """One workload of each of a few sections: what a real model runs in the quick part on cpu."""
+    """What a real model runs in the quick part on cpu: a shrinking batch and three prompts in chunks."""
     yield next(corpus.shrinking())
-    yield next(corpus.cancellation())
     yield next(corpus.hybrid())
 
 
@@ -84,20 +85,18 @@ def parts(device_name: str, quick: bool, models=(), modes=()) -> list[Part]:
     if quick and device_name == "simt":
         made = [Part(TINY, mode, 2, few, 20) for mode in ("int8", "f32")]
     elif quick:
-        made = [Part(TINY, "int8", STEPS, whole, 256), Part(TINY, "f32", STEPS_OF["f32"], fixed, 256)]
+        made = [Part(TINY, "int8", STEPS // 2, whole, 256), Part(TINY, "f32", STEPS_OF["f32"], fixed, 256)]
         if cached("smollm2"):
-            made += [Part("smollm2", mode, 4, some, 40) for mode in ("int8", "f32")]
+            made += [Part("smollm2", "int8", 4, some, 40), Part("smollm2", "f32", 2, some, 40, False)]
     else:
         made = [
             Part(model, mode, STEPS_OF[mode], {"int8": whole, "f32": fixed}[mode])
             for mode in ("int8", "f32")
             for model in (SYNTHETIC, "smollm2")
         ]
-    known = {part.model for part in made}
     for name in models:
-        if name not in known:
-            extra = TINY if name == TINY else name
-            made += [Part(extra, m, STEPS_OF[m], {"int8": whole, "f32": fixed}[m]) for m in ("int8", "f32")]
+        if name not in {part.model for part in made}:
+            made += [Part(name, m, STEPS_OF[m], {"int8": whole, "f32": fixed}[m]) for m in ("int8", "f32")]
     made = [p for p in made if (not models or p.model in models) and (not modes or p.mode in modes)]
     if not made:
         raise InputError(f"the gate has nothing to run for models {', '.join(models)} in {', '.join(modes)}")
@@ -171,6 +170,8 @@ class ModelGate:
                 self.seconds[part.name] = self.seconds.get(part.name, 0.0) + spent
                 yield f"{part.name}: {workload.section}: {workload.name}", len(workload.complete)
             self._caches.clear()
+            if not part.controls:
+                continue
             self.controls[part.name] = {}
             for name, seen in model_controls.caught(self, model, corpus):
                 self.controls[part.name][name] = seen

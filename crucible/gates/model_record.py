@@ -109,7 +109,8 @@ def summary(gate: ModelGate) -> list[str]:
             t = total.logits
             lines.append(
                 f"{part.name}: {total.sequences} sequences in {total.calls} calls against {alone} alone, "
-                f"{total.failed} differ; {t} in the final logits; {gate.seconds[part.name]:.1f} s"
+                f"{total.failed} differ; final logits: {t.elements} elements, {t.differing} differing, "
+                f"{t.elements - t.finite} not finite, {t.nonzero} non-zero; {gate.seconds[part.name]:.1f} s"
             )
     for part, found in gate.controls.items():
         lines.append(f"{part}: {sum(bool(x) for x in found.values())} of {len(found)} controls caught")
