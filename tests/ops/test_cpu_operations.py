@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from crucible.device.base import Device
 from crucible.errors import InputError
 from crucible.numerics import inputs, scalar
 from crucible.numerics.bits import assert_same_bits, same_bits
