@@ -1,4 +1,4 @@
-"""Which kernel runs an f32 layer on cuda and simt: the builds, and a choice from measurements kept as data."""
+"""Which kernel runs an f32 layer on cuda and simt: the builds and a choice from measurements kept as data."""
 
 import functools
 import json
