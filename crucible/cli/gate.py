@@ -96,6 +96,47 @@ def model(
     _finish(gate.passed, summary(gate), records(gate), json, interrupted)
 
 
+DEVICES_EXAMPLE = "Example:\n\n  crucible gate devices --device cuda --model smollm2 --text english.txt"
+
+
+@app.command("devices", epilog=DEVICES_EXAMPLE)
+def compare(
+    device: Annotated[str, typer.Option(help="cuda or simt: what is held to cpu.")] = "cuda",
+    seed: Annotated[int, typer.Option(help="Seed of the prompts and the pages.")] = 20260908,
+    models: Annotated[
+        list[str] | None, typer.Option("--model", help="Only this model; may be given again.")
+    ] = None,
+    modes: Annotated[
+        list[str] | None, typer.Option("--mode", help="Only f32 or int8; may be given again.")
+    ] = None,
+    text: Annotated[Path | None, typer.Option(help="UTF-8 text to feed (none: the held-out text).")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Evidence file to write.")] = None,
+) -> None:
+    """Compare one model on cpu and on another device: logits of a text, keys, values, draws and tokens.
+
+    Exit codes as those of `gate model`.
+    """
+    from tqdm import tqdm
+
+    from crucible import device as devices
+    from crucible.files import read_text
+    from crucible.gates.model_devices import DevicesGate, models_for
+    from crucible.gates.model_record import device_records, device_summary
+    from crucible.model import heldout
+
+    fed = read_text(text) if text else heldout.text()[: 1 << 14]
+    gate = DevicesGate(devices.get(device), models or models_for(device), modes or ["f32", "int8"], fed, seed)
+    interrupted = False
+    try:
+        with tqdm(total=gate.total, desc="load", unit="step", disable=None, leave=False) as bar:
+            for name in gate.steps():
+                bar.set_description(name)
+                bar.update()
+    except KeyboardInterrupt:
+        interrupted = True
+    _finish(gate.passed, device_summary(gate), device_records(gate), json, interrupted)
+
+
 def _finish(passed: bool, lines, records, json: Path | None, interrupted: bool) -> None:
     """Print, save and exit as every gate does."""
     for line in lines:

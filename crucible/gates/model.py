@@ -200,19 +200,21 @@ class ModelGate:
         calls = (op for op in workload.operations if isinstance(op, Call))
         count.calls += sum(1 if op.packed else len(op.parts) for op in calls)
         for request in workload.complete:
-            self._count(count, f"{part_name}, {workload.section}, {workload.name}, request {request}",
-                        expected[request], actual[request])  # fmt: skip
+            where = f"{part_name}, {workload.section}, {workload.name}, request {request}"
+            add_sequence(count, self.failures, where, expected[request], actual[request])
 
-    def _count(self, count: Count, where: str, expected: Outcome, actual: Outcome) -> None:
-        names, found = expected.differences(actual), measure(expected.final, actual.final)
-        count.sequences += 1
-        count.tokens += len(actual.tokens)
-        count.logits.add(found)
-        count.failed += bool(names or found.bad)
-        for name in names:
-            count.fields[name] = count.fields.get(name, 0) + 1
-        if (names or found.bad) and len(self.failures) < KEPT_FAILURES:
-            self.failures.append(f"{where}: {', '.join(names) or 'final logits'} differ; {found}")
+
+def add_sequence(count: Count, failures: list[str], where: str, expected: Outcome, actual: Outcome) -> None:
+    """Count one sequence against what it should be; the first differences go to `failures` in words."""
+    names, found = expected.differences(actual), measure(expected.final, actual.final)
+    count.sequences += 1
+    count.tokens += len(actual.tokens)
+    count.logits.add(found)
+    count.failed += bool(names or found.bad)
+    for name in names:
+        count.fields[name] = count.fields.get(name, 0) + 1
+    if (names or found.bad) and len(failures) < KEPT_FAILURES:
+        failures.append(f"{where}: {', '.join(names) or 'final logits'} differ; {found}")
 
 
 def load(name: str, device: devices.Device, mode: str) -> Model:

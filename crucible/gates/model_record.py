@@ -3,6 +3,7 @@
 from crucible.evidence.environment import capture
 from crucible.evidence.record import Record
 from crucible.gates.model import Count, ModelGate
+from crucible.gates.model_devices import DevicesGate
 from crucible.gates.tensor_tally import Tally
 
 KIND = "model gate"
@@ -115,4 +116,54 @@ def summary(gate: ModelGate) -> list[str]:
     for part, found in gate.controls.items():
         lines.append(f"{part}: {sum(bool(x) for x in found.values())} of {len(found)} controls caught")
         lines += [f"  not caught: {name}" for name, what in found.items() if not what]
+    return lines + [f"  failed: {text}" for text in gate.failures[:10]]
+
+
+def device_records(gate: DevicesGate) -> list[Record]:
+    """A record per model and mode that both devices ran."""
+    environment, made = capture(gate.device.name), []
+    for one in gate.compared:
+        whole = Tally()
+        whole.add(one.text)
+        whole.add(one.count.logits)
+        ran = bool(one.count.sequences)
+        facts = {
+            "model": one.model,
+            "mode": one.mode,
+            "tokens of text": one.text_tokens,
+            **{f"text {name} digest": value for name, value in one.digests.items()},
+            "text equal": one.text_equal,
+            "sequences": one.count.sequences,
+            "tokens": one.count.tokens,
+            "sequences that differ": one.count.failed,
+            **{f"seconds, {name}": round(value, 3) for name, value in one.seconds.items()},
+        }
+        made.append(
+            Record(
+                kind=f"cpu and {gate.device.name}: {one.model} {one.mode}",
+                claim=f"{gate.device.name} gives the bits of the cpu device",
+                compared="a text's logits, K and V, every row; packed sequences' tokens, draws, logits, K, V",
+                verdict=("fail" if one.bad else "pass") if ran else "measured",
+                elements=whole.elements,
+                finite=whole.finite,
+                nonzero=whole.nonzero,
+                differing=whole.differing,
+                facts=facts,
+                not_claimed=NOT_CLAIMED[:1],
+                environment=environment,
+            )
+        )
+    return made
+
+
+def device_summary(gate: DevicesGate) -> list[str]:
+    """Lines for the terminal."""
+    lines = []
+    for one in gate.compared:
+        spent = ", ".join(f"{name} {value:.2f} s" for name, value in one.seconds.items())
+        lines.append(
+            f"{one.model} {one.mode}: {one.text_tokens} tokens of text, {one.text.elements} logits, "
+            f"{one.text.differing} differing, K and V {'equal' if one.text_equal else 'or logits DIFFER'}; "
+            f"{one.count.sequences} sequences, {one.count.failed} differ ({spent})"
+        )
     return lines + [f"  failed: {text}" for text in gate.failures[:10]]

@@ -11,7 +11,8 @@ from crucible.kv.slices import Slice
 from crucible.model.cache import KVCache
 from crucible.model.model import Model
 from crucible.numerics.digest import digest
-from crucible.sampling.sample import Sample, sample
+from crucible.sampling.rows import make_batch, sample_rows
+from crucible.sampling.sample import Sample, refuse, sample
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,18 @@ Chooser = Callable[[Any, Any, Sequence[Request], Sequence[int]], list[Sample]]
 
 
 def choose(device, logits, requests: Sequence[Request], draws: Sequence[int]) -> list[Sample]:
-    """The contract's choice for every row."""
-    rows = enumerate(zip(requests, draws, strict=True))
-    return [sample(device, logits[i], request.sampling, draw) for i, (request, draw) in rows]
+    """The contract's choice for every row, in one launch where the device has one."""
+    params = [request.sampling for request in requests]
+    if device.name == "cpu":
+        rows = enumerate(zip(params, draws, strict=True))
+        return [sample(device, logits[i], one, draw) for i, (one, draw) in rows]
+    made = sample_rows(device, logits, make_batch(device, params, list(draws)))
+    found = (device.download(array).tolist() for array in (made.token, made.kept, made.u, made.status))
+    chosen = []
+    for one, token, kept, u, status in zip(params, *found, strict=True):
+        refuse(status, one.temperature)
+        chosen.append(Sample(token, kept, u if u >= 0 else None))
+    return chosen
 
 
 @dataclass
