@@ -51,6 +51,15 @@ static_assert(STEP * kAside % 32 == 0 && kBlock % STEP == 0, "whole passes");
 static_assert(kW % kPanel == 0 && 32 % kM == 0, "whole panels, rows within a pass");
 static_assert(BLOCK_LANES == 1 || ROW_LANES == 1, "lanes share rows or blocks");
 
+// k that a thread loads from shared memory at once; where few fma hide the next loads, those go ahead of
+// them.
+constexpr int kEach = THREAD_M * THREAD_N, kBatch = kEach <= 2 ? 16 : kEach <= 4 ? 8 : 4;
+constexpr bool kAhead = kEach <= 8;
+
+struct Batch {
+  float a[THREAD_M][kBatch], b[kBatch][THREAD_N];
+};
+
 __device__ __forceinline__ int lane_row(int lane) {
   return ROW_LANES == 1 ? 0 : ROW_LANES == 2 ? (lane >> 1) & 1 : ((lane >> 1) & 1) | ((lane >> 3) & 2);
 }
@@ -61,14 +70,9 @@ __device__ __forceinline__ int lane_column(int lane) {
                           : (lane & 1) | ((lane >> 1) & 6);
 }
 
-// Where a warp is in its work: a tile, a group of blocks, the k of a stage within each block.
-struct Walk {
-  int tile, group, k, limit;
-};
-
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
     linear_rows(const float* __restrict__ x, const Weight* __restrict__ w, const float* __restrict__ bias,
                 const float* add, float* y, int T, int N, int K) {
   extern __shared__ float4 memory[];
@@ -81,70 +85,84 @@ extern "C" __global__ void __launch_bounds__(256)
   const int ty = lane_row(lane), tx = lane_column(lane), block_lane = BLOCK_LANES == 1 ? 0 : lane / kLX;
 
   const auto limit_of = [&](int group) { return min(kBlock, K - group * BLOCK_LANES * kBlock); };
-  Walk ahead_of = {static_cast<int>(blockIdx.x), warp, 0, limit_of(warp)};
 
   // Copies: pieces of weights lie group by group of kAside a row; of x, row by row.
   const int w_k = lane / kAside, x_row = min(m0 + lane % kM, T - 1);
   const int x_chunk = kRowPassX >= kChunks ? lane / kM % kChunks : lane / kM;
   const int x_block = kRowPassX >= kChunks ? lane / kM / kChunks : 0;
-  const float* x_from = x + static_cast<long long>(x_row) * K + x_block * kBlock + 4 * x_chunk;
+  const float* x_row_from = x + static_cast<long long>(x_row) * K + x_block * kBlock + 4 * x_chunk;
   const SharedFloats w_to = ahead(ring_to, w_k * kRow + lane % kAside * 4);
   const SharedFloats x_to =
       ahead(ring_to, BLOCK_LANES * kWeights + x_block * kX + (x_chunk * kM + lane % kM) * 4);
-  const auto copy = [&](int slot) {
-    if (ahead_of.tile < tiles) {
-      const int k = ahead_of.group * BLOCK_LANES * kBlock + ahead_of.k;  // of block lane 0
+
+  // Where the copies are: a tile, a group of blocks, the k of block lane 0, and how far it goes in the group.
+  int copy_tile = blockIdx.x, copy_group = warp, copy_k, copy_end, filling = 0;
+  const Weight* w_from[kGroups];
+  const float* x_from;
+  const auto enter = [&]() {
+    copy_k = copy_group * BLOCK_LANES * kBlock;
+    copy_end = copy_k + limit_of(copy_group);
+    x_from = x_row_from + copy_k;
+#pragma unroll
+    for (int g = 0; g < kGroups; g++) {
+      const int piece = g * kAside + lane % kAside;
+      const int panel = min(copy_tile * (kW / kPanel) + piece / kPieces, last_panel);
+      w_from[g] = w + (static_cast<long long>(panel) * K + copy_k + w_k) * kPanel + piece % kPieces * kPiece;
+    }
+  };
+  const auto copy = [&]() {
+    if (copy_tile < tiles) {
+      const SharedFloats w_slot = ahead(w_to, filling), x_slot = ahead(x_to, filling);
 #pragma unroll
       for (int g = 0; g < kGroups; g++) {
-        const int piece = g * kAside + lane % kAside;
-        const int panel = min(ahead_of.tile * (kW / kPanel) + piece / kPieces, last_panel);
-        const Weight* from =
-            w + (static_cast<long long>(panel) * K + k + w_k) * kPanel + piece % kPieces * kPiece;
 #pragma unroll
         for (int b = 0; b < BLOCK_LANES; b++)
 #pragma unroll
           for (int i = 0; i < kPassesW / kGroups; i++) {
             const int k_ahead = i * 32 / kAside;
-            if (k + b * kBlock + (RAGGED ? w_k + k_ahead : 0) < K)
-              copy16_async(ahead(w_to, slot * kStage + b * kWeights + k_ahead * kRow + g * kAside * 4),
-                           reinterpret_cast<const float*>(from + (b * kBlock + k_ahead) * kPanel));
+            if (copy_k + b * kBlock + (RAGGED ? w_k + k_ahead : 0) < K)
+              copy16_async(ahead(w_slot, b * kWeights + k_ahead * kRow + g * kAside * 4),
+                           reinterpret_cast<const float*>(w_from[g] + (b * kBlock + k_ahead) * kPanel));
           }
+        w_from[g] += STEP * kPanel;
       }
 #pragma unroll
       for (int i = 0; i < kPassesX; i++) {
         constexpr bool kManyBlocks = kRowPassX >= kChunks;
         const int chunk = kManyBlocks ? 0 : i * kRowPassX % kChunks;
         const int block = kManyBlocks ? i * (kRowPassX / kChunks) : i * kRowPassX / kChunks;
-        const int at = k + (x_block + block) * kBlock + (RAGGED ? 4 * (x_chunk + chunk) : 0);
-        const SharedFloats to = ahead(x_to, slot * kStage + block * kX + chunk * kM * 4);
-        const float* from = x_from + k + block * kBlock + 4 * chunk;
+        const SharedFloats to = ahead(x_slot, block * kX + chunk * kM * 4);
+        const float* from = x_from + block * kBlock + 4 * chunk;
+        const int at = copy_k + (x_block + block) * kBlock;
         if (kPiecesX % 32 && i * 32 + lane >= kPiecesX) continue;
 #if RAGGED
-        const int end = min(K, (ahead_of.group * BLOCK_LANES + x_block + block + 1) * kBlock);
+        const int end = min(K, (copy_group * BLOCK_LANES + x_block + block + 1) * kBlock);
 #pragma unroll
         for (int q = 0; q < 4; q++)
-          if (at + q < end) copy4_async(ahead(to, q), from + q);
+          if (at + 4 * (x_chunk + chunk) + q < end) copy4_async(ahead(to, q), from + q);
 #else
         if (at < K) copy16_async(to, from);
 #endif
       }
-      ahead_of.k += STEP;
-      if (ahead_of.k >= ahead_of.limit) {
-        ahead_of.k = 0;
-        ahead_of.group += warps;
-        if (ahead_of.group >= groups) {
-          ahead_of.group = warp;
-          ahead_of.tile += gridDim.x;
+      x_from += STEP;
+      copy_k += STEP;
+      if (copy_k >= copy_end) {
+        copy_group += warps;
+        if (copy_group >= groups) {
+          copy_group = warp;
+          copy_tile += gridDim.x;
         }
-        ahead_of.limit = limit_of(ahead_of.group);
+        if (copy_tile < tiles) enter();
       }
     }
+    filling = filling == (STAGES - 1) * kStage ? 0 : filling + kStage;
     copies_commit();
   };
 
+  enter();
 #pragma unroll
-  for (int s = 0; s < STAGES - 1; s++) copy(s);
-  int slot = 0, filling = STAGES - 1, buffer = 0;
+  for (int s = 0; s < STAGES - 1; s++) copy();
+  int slot = 0, buffer = 0;
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     float* part = parts + buffer * blocks * kM * kW;
     for (int group = warp; group < groups; group += warps) {
@@ -157,36 +175,44 @@ extern "C" __global__ void __launch_bounds__(256)
       for (int k = 0; k < limit; k += STEP) {
         copies_wait<STAGES - 2>();
         __syncwarp();  // this stage has landed for the warp, and the one to be filled is no longer read
-        copy(filling);
+        copy();
         const int left = K - (block * kBlock + k);
         if (left > 0) {
-          const float* here = ring + slot * kStage;
+          const float* here = ring + slot;
           const Weight* weights =
               reinterpret_cast<const Weight*>(here + block_lane * kWeights) + tx * THREAD_N;
           const float4* pieces =
               reinterpret_cast<const float4*>(here + BLOCK_LANES * kWeights + block_lane * kX) + ty;
+          const auto load = [&](Batch& to, int first) {
 #pragma unroll
-          for (int c = 0; c < kChunks; c++) {
-            float a[THREAD_M][4];
+            for (int q = 0; q < kBatch; q += 4)
 #pragma unroll
-            for (int i = 0; i < THREAD_M; i++) {
-              const float4 v = pieces[c * kM + i * ROW_LANES];
-              a[i][0] = v.x, a[i][1] = v.y, a[i][2] = v.z, a[i][3] = v.w;
-            }
+              for (int i = 0; i < THREAD_M; i++) {
+                const float4 v = pieces[(first + q) / 4 * kM + i * ROW_LANES];
+                to.a[i][q] = v.x, to.a[i][q + 1] = v.y, to.a[i][q + 2] = v.z, to.a[i][q + 3] = v.w;
+              }
 #pragma unroll
-            for (int q = 0; q < 4; q++) {
-              if (RAGGED && 4 * c + q >= left) continue;
-              float b[THREAD_N];
-              widen_some<THREAD_N>(weights + (4 * c + q) * kW, b);
+            for (int q = 0; q < kBatch; q++) widen_some<THREAD_N>(weights + (first + q) * kW, to.b[q]);
+          };
+          Batch held[2];
+          load(held[0], 0);
+#pragma unroll
+          for (int first = 0; first < STEP; first += kBatch) {
+            const Batch& now = held[first / kBatch % 2];
+            Batch& next = held[(first / kBatch + 1) % 2];
+            if (kAhead && first + kBatch < STEP) load(next, first + kBatch);
+#pragma unroll
+            for (int q = 0; q < kBatch; q++) {
+              if (RAGGED && first + q >= left) continue;
 #pragma unroll
               for (int i = 0; i < THREAD_M; i++)
 #pragma unroll
-                for (int j = 0; j < THREAD_N; j++) sum[i][j] = __fmaf_rn(a[i][q], b[j], sum[i][j]);
+                for (int j = 0; j < THREAD_N; j++) sum[i][j] = __fmaf_rn(now.a[i][q], now.b[q][j], sum[i][j]);
             }
+            if (!kAhead && first + kBatch < STEP) load(next, first + kBatch);
           }
         }
-        slot = slot + 1 == STAGES ? 0 : slot + 1;
-        filling = filling + 1 == STAGES ? 0 : filling + 1;
+        slot = slot == (STAGES - 1) * kStage ? 0 : slot + kStage;
       }
       if (block < blocks) {
 #pragma unroll
