@@ -13,7 +13,7 @@ from crucible.gates.model_run import Outcome, Workload, alone, run
 from crucible.gates.tensor_tally import Tally, measure
 from crucible.model.cache import KVCache
 from crucible.model.config import ModelConfig
-from crucible.model.model import SYNTHETIC, Model
+from crucible.model.model import SYNTHETIC, Model, open_checkpoint
 from crucible.model.synthetic import open_synthetic
 
 TINY = "synthetic-2x64"
@@ -221,7 +221,7 @@ def load(name: str, device: devices.Device, mode: str) -> Model:
     """A model of the gate, the tiny synthetic one included, on a device."""
     if name == TINY:
         return Model.from_checkpoint(open_synthetic(_CONFIG, SEED, TINY), device, mode)
-    return Model.load(name, device.name, mode)
+    return Model.from_checkpoint(open_checkpoint(name), device, mode)
 
 
 def prompts_of(model: Model, seed: int) -> Prompts:
