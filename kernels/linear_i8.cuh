@@ -29,10 +29,46 @@ __device__ __forceinline__ long long row_byte(int t, int k, int groups) {
   return (static_cast<long long>(k / kSlice) * groups + t / 8) * kRowGroup + core_byte(t, k);
 }
 
-// y = f32(sum) * (unit * s), then bias and residual, each with its own rounding; unit = A/32512.
+// Where results go: scale [N]; bias [N] or null; add [T][N] or null, may be y; y [T][N].
+struct Finish {
+  const float *scale, *bias, *add;
+  float* y;
+  int N;
+};
+
 __device__ __forceinline__ float row_unit(float A) { return __fdiv_rn(A, 32512.0f); }
-__device__ __forceinline__ float scaled(long long sum, float unit, float s) {
-  return __fmul_rn(__ll2float_rn(sum), __fmul_rn(unit, s));
+
+// y = f32(sum) * (unit * s), then bias and residual, each with its own rounding; unit = A/32512.
+__device__ __forceinline__ float finished(const Finish& to, long long sum, float unit, long long at, int n) {
+  float value = __fmul_rn(__ll2float_rn(sum), __fmul_rn(unit, to.scale[n]));
+  if (to.bias) value = __fadd_rn(value, to.bias[n]);
+  return to.add ? __fadd_rn(to.add[at], value) : value;
+}
+
+// Outputs n and n + 1 of row t from their digits' sums, n even. `pairs`: N is even and every array of Finish
+// aligned to 8 bytes.
+__device__ __forceinline__ void store_pair(const Finish& to, bool pairs, int t, int n, float unit, int hi0,
+                                           int hi1, int lo0, int lo1) {
+  const long long at = static_cast<long long>(t) * to.N + n, sum0 = 256ll * hi0 + lo0,
+                  sum1 = 256ll * hi1 + lo1;
+  if (!pairs) {
+    if (n < to.N) to.y[at] = finished(to, sum0, unit, at, n);
+    if (n + 1 < to.N) to.y[at + 1] = finished(to, sum1, unit, at + 1, n + 1);
+    return;
+  }
+  if (n >= to.N) return;
+  const float2 s = *reinterpret_cast<const float2*>(to.scale + n);
+  float2 value = make_float2(__fmul_rn(__ll2float_rn(sum0), __fmul_rn(unit, s.x)),
+                             __fmul_rn(__ll2float_rn(sum1), __fmul_rn(unit, s.y)));
+  if (to.bias) {
+    const float2 b = *reinterpret_cast<const float2*>(to.bias + n);
+    value = make_float2(__fadd_rn(value.x, b.x), __fadd_rn(value.y, b.y));
+  }
+  if (to.add) {
+    const float2 a = *reinterpret_cast<const float2*>(to.add + at);
+    value = make_float2(__fadd_rn(a.x, value.x), __fadd_rn(a.y, value.y));
+  }
+  *reinterpret_cast<float2*>(to.y + at) = value;
 }
 
 }  // namespace

@@ -32,8 +32,6 @@ extern "C" __global__ void __launch_bounds__(256)
       sums[at] = sum;
       continue;
     }
-    float value = scaled(sum, row_unit(top[t]), scale[n]);
-    if (bias) value = __fadd_rn(value, bias[n]);
-    y[at] = add ? __fadd_rn(add[at], value) : value;
+    y[at] = finished({scale, bias, add, y, N}, sum, row_unit(top[t]), at, n);
   }
 }

@@ -6,6 +6,7 @@ import numpy as np
 
 from crucible.device.checks import expect, expect_out
 from crucible.errors import InputError
+from crucible.linear import gpu_i8_kernels as kernels
 from crucible.linear.weights import LinearWeight
 
 _MOST_BLOCKS = 1 << 16  # blocks of the kernels that stride over their grid
@@ -86,8 +87,13 @@ def linear_int8(device, x, weight: LinearWeight, out, scratch=None, add=None):
     return linear_quantized(device, *quantize_rows(device, x, scratch), weight, out, scratch, add)
 
 
-def linear_quantized(device, q: QuantizedRows, top, weight: LinearWeight, out=None, scratch=None, add=None):
-    """Rows quantized before through an int8 layer -> out f32 [T][N]; with `add`, out = add + y."""
+def linear_quantized(
+    device, q: QuantizedRows, top, weight: LinearWeight, out=None, scratch=None, add=None, kernel=None
+):
+    """Rows quantized before through an int8 layer -> out f32 [T][N]; with `add`, out = add + y.
+
+    `kernel` names one of gpu_i8_kernels.KERNELS; by default the fastest measured near this shape runs.
+    """
     _expect_rows(q, weight)
     expect("A", top, np.float32, (q.rows,))
     shape = (q.rows, weight.n)
@@ -96,24 +102,16 @@ def linear_quantized(device, q: QuantizedRows, top, weight: LinearWeight, out=No
     out = device.empty(shape) if out is None else out
     inputs = (q.digits, top, weight.packed, weight.scale, weight.bias)
     expect_out("out", out, np.float32, shape, inputs, () if add is None else (add,))
-    if out.size:
-        _reference(device, q, top, weight, add, out, None)
+    kernels.launch(device, q, top, weight, add, out, kernel)
     return out
 
 
 def linear_sums(device, q: QuantizedRows, weight: LinearWeight):
     """The exact integers T int64 [T][N] before scaling, for conformance."""
     _expect_rows(q, weight)
-    sums = device.empty((q.rows, weight.n), np.int64)
-    if sums.size:
-        _reference(device, q, None, weight, None, None, sums)
-    return sums
-
-
-def _reference(device, q, top, weight, add, out, sums) -> None:
-    blocks = min(-(-q.rows * weight.n // 256), _MOST_BLOCKS)
-    arrays = (q.digits, top, weight.packed, weight.scale, weight.bias, add, out, sums)
-    device.kernel("linear_i8_reference").launch(blocks, 256, (*arrays, *_extents(q, weight)))
+    out = device.empty((q.rows, weight.n), np.int64)
+    kernels.sums(device, q, weight, out)
+    return out
 
 
 def _rows(device, rows: int, k: int, scratch) -> tuple[QuantizedRows, object]:
@@ -134,10 +132,6 @@ def _expect_rows(q, weight: LinearWeight) -> None:
         raise InputError(f"q is {type(q).__name__}; it must come from this device's quantize_rows")
     if q.k != weight.k:
         raise InputError(f"q has rows of {q.k}; the layer takes {weight.k}")
-
-
-def _extents(q, weight) -> tuple[np.int32, np.int32, np.int32]:
-    return np.int32(q.rows), np.int32(weight.n), np.int32(weight.k)
 
 
 def _address(array) -> int:

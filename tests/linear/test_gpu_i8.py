@@ -1,5 +1,7 @@
 """The int8 linear layer on simt and cuda: bits of the cpu device for any shape, and its producers'."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from crucible.errors import InputError
 from crucible.linear import gpu_i8
 from crucible.linear.apply import linear, linear_quantized, linear_sums, quantize_rows
 from crucible.linear.weights import pack, pack_int8, quantize_weight
+from crucible.linear.gpu_i8_kernels import KERNELS
 from crucible.numerics import inputs
 from crucible.numerics.bits import assert_same_bits, same_bits
 from crucible.ops.norm import rmsnorm
@@ -76,6 +79,21 @@ def test_fused_producers_equal_their_steps(device, cpu, rows, k):
     both = inputs.normalish(5, 2, (rows, 2 * k), F(3))
     gated = swiglu(cpu, both[:, :k], both[:, k:])
     check(device, cpu, gated, *gpu_i8.swiglu_quantize(device, device.upload(both), k))
+
+
+@pytest.mark.parametrize("name", [name for name in KERNELS if name != "reference"])
+def test_every_kernel_has_the_bits_of_the_reference(device, name):
+    for rows, n, k in ((3, 5, 64), (19, 70, 200), (67, 136, 330)):
+        x, w, bias = data(rows, n, k)
+        weight = pack(device, device.upload(w), "int8", device.upload(bias))
+        q, top = quantize_rows(device, device.upload(x))
+        add = device.upload(inputs.normalish(11, 3, (rows, n)))
+        run = functools.partial(gpu_i8.linear_quantized, device, q, top, weight)
+        for added in (None, add):
+            expected = device.download(run(kernel="reference", add=added))
+            assert_same_bits(expected, device.download(run(kernel=name, add=added)))
+        run(kernel=name, add=add, out=add)  # the residual in its own place
+        assert_same_bits(expected, device.download(add))
 
 
 def check(device, cpu, x, q, top):
