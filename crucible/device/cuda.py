@@ -45,7 +45,8 @@ class CudaDevice(Device):
 
         self._cupy = cupy
         device = cupy.cuda.Device()
-        self.arch = f"sm_{device.compute_capability}"
+        # Compute capability 9.0 has tensor products (wgmma) that only its own target compiles.
+        self.arch = {"90": "sm_90a"}.get(device.compute_capability, f"sm_{device.compute_capability}")
         self.shared_limit = int(device.attributes["MaxSharedMemoryPerBlockOptin"])
         self._kernels: dict[tuple, Kernel] = {}
         self._modules: dict[Path, object] = {}

@@ -1,10 +1,11 @@
 """The builds of the int8 layer's kernels on cuda and simt, what each needs, and the choice among them."""
 
+import functools
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from crucible.errors import InputError
+from crucible.errors import InputError, NoKernelError
 
 INT32_K = 1 << 17  # the longest sum of digit * weight, at most 128 * 127 each, that int32 holds
 _MOST_BLOCKS = 1 << 16  # blocks of a kernel that strides over its grid
@@ -46,12 +47,50 @@ class Rows:
         kernel.launch(grid, 32 * self.warps, args)
 
 
-KERNELS: dict[str, Tile | Rows | None] = {
+@dataclass(frozen=True)
+class Wgmma:
+    """A build of kernels/linear_i8_wgmma.cu (sm_90a); the fields are its macros, but `waves`.
+
+    waves: how many blocks a multiprocessor is given; 0 makes a block for every tile.
+    """
+
+    tile_n: int = 128
+    warpgroups: int = 2
+    stages: int = 6
+    min_blocks: int = 2
+    waves: int = 0
+
+    stem = "linear_i8_wgmma"
+
+    def launch(self, kernel, args, T: int, N: int, K: int) -> None:
+        tiles = -(-T // (32 * self.warpgroups)) * -(-N // self.tile_n)
+        grid = min(tiles, self.waves * _multiprocessors()) if self.waves else tiles
+        shared = self.stages * (4096 * self.warpgroups + 64 * self.tile_n)
+        kernel.launch(grid, 128 * self.warpgroups + 32, args, shared=shared)
+
+
+@functools.cache
+def _multiprocessors() -> int:
+    import cupy
+
+    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+
+
+KERNELS: dict[str, Tile | Rows | Wgmma | None] = {
     "reference": None,
     "tile-64x128": Tile(),
     "tile-64x64": Tile(tile_n=4, min_blocks=3),
     "tile-32x128": Tile(warps_m=1, warps_n=4, tile_n=4, min_blocks=3),
     "tile-32x64": Tile(warps_m=1, warps_n=4, tile_n=2, stages=6, min_blocks=4),
+    "wgmma-64x64": Wgmma(64, 2, 8, 2),
+    "wgmma-64x128": Wgmma(128, 2, 6, 2),
+    "wgmma-64x256": Wgmma(256, 2, 8, 1),
+    "wgmma-64x256-p": Wgmma(256, 2, 8, 1, waves=1),
+    "wgmma-64x128-p": Wgmma(128, 2, 6, 2, waves=2),
+    "wgmma-128x128": Wgmma(128, 4, 6, 1),
+    "wgmma-128x128-p": Wgmma(128, 4, 6, 1, waves=1),
+    "wgmma-32x128": Wgmma(128, 1, 6, 3),
+    "wgmma-32x64": Wgmma(64, 1, 8, 4),
     "rows-8x8": Rows(1, 1, 4),
     "rows-8x16": Rows(1, 2, 4),
     "rows-8x32": Rows(1, 4, 4),
@@ -84,6 +123,8 @@ def launch(device, q, top, weight, add, out, name: str | None = None) -> None:
     name = name or choose(device, T, N, K)
     if name not in KERNELS:
         raise InputError(f"int8 kernel {name!r} is unknown; choose one of {', '.join(KERNELS)}")
+    if not runs(device, name):
+        raise NoKernelError(f"int8 kernel {name}", device.name)
     build = KERNELS[name]
     if build is None:
         return _reference(device, q, top, weight, add, out, None)
@@ -97,7 +138,12 @@ def launch(device, q, top, weight, add, out, name: str | None = None) -> None:
 
 def macros(build) -> dict[str, int]:
     """The -D macros of a build."""
-    return {name.upper(): value for name, value in asdict(build).items()}
+    return {name.upper(): value for name, value in asdict(build).items() if name != "waves"}
+
+
+def runs(device, name: str) -> bool:
+    """Whether the device has what a kernel needs: linear_i8_wgmma.cu is for Hopper alone."""
+    return not isinstance(KERNELS[name], Wgmma) or getattr(device, "arch", None) == "sm_90a"
 
 
 def sums(device, q, weight, out) -> None:
