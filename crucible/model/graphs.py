@@ -1,4 +1,4 @@
-"""Captured passes of one cache: bounded stores by kind of batch, with what they cost and how often they serve."""
+"""Captured passes of one cache: bounded stores by kind of batch, their cost and how often they serve."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
