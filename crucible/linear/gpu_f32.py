@@ -29,6 +29,7 @@ class Tile:
     stages: int = 2
     split: int = 0
     min_blocks: int = 2
+    early: int = 0
 
     @property
     def extent(self) -> tuple[int, int]:
@@ -135,8 +136,7 @@ def _tile(device, build: Tile, x, weight, out, scratch, add) -> None:
     T, N, K = x.shape[0], weight.n, weight.k
     rows, outputs = build.extent
     blocks = _blocks(K) if build.split else 1
-    ragged = int(K % _STEP != 0 or _address(x) % 16 != 0)
-    stem, macros = sources(build, weight.storage, ragged)[0]
+    stem, macros = sources(build, weight.storage, int(K % _STEP != 0))[0]
     kernel = device.kernel(stem, **macros)
     wide = int(N % 4 == 0 and all(a is None or _address(a) % 16 == 0 for a in (weight.bias, add, out)))
     y = out
