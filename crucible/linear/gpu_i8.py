@@ -10,6 +10,7 @@ from crucible.linear import gpu_i8_kernels as kernels
 from crucible.linear.weights import LinearWeight
 
 _MOST_BLOCKS = 1 << 16  # blocks of the kernels that stride over their grid
+_SHARED_OF_ROWS = 48 << 10  # bytes of shared memory that a block of rows may take
 _SLICE = 64  # k of a slice of kernels/linear_i8.cuh
 
 
@@ -54,7 +55,7 @@ def quantize_rows(device, x, scratch=None) -> tuple[QuantizedRows, object]:
     rows, k = x.shape
     q, top = _rows(device, rows, k, scratch)
     whole = np.int32(k % 4 == 0 and _address(x) % 16 == 0)
-    _per_row(device, "quantize_rows", rows, 128, (x, q.digits, top, np.int32(rows), np.int32(k), whole))
+    _per_row(device, "quantize_rows", q, (x, q.digits, top, np.int32(rows), np.int32(k), whole))
     return q, top
 
 
@@ -66,8 +67,9 @@ def rmsnorm_quantize(device, x, norm_weight, eps, scratch=None, out=None) -> tup
     if out is not None:
         expect_out("out", out, np.float32, (rows, k), (norm_weight,), (x,))
     q, top = _rows(device, rows, k, scratch)
-    args = (x, norm_weight, out, q.digits, top, np.int32(rows), np.int32(k), np.float32(eps))
-    _per_row(device, "quantize_rmsnorm", rows, 256, args, shared=128 * -(-k // _SLICE))
+    aligned = all(a is None or _address(a) % 16 == 0 for a in (x, norm_weight, out))
+    sizes = (np.int32(rows), np.int32(k), np.float32(eps), np.int32(k % 4 == 0 and aligned))
+    _per_row(device, "quantize_rmsnorm", q, (x, norm_weight, out, q.digits, top, *sizes))
     return q, top
 
 
@@ -78,7 +80,7 @@ def swiglu_quantize(device, gate_up, ffn: int, scratch=None) -> tuple[QuantizedR
     q, top = _rows(device, rows, ffn, scratch)
     whole = np.int32(ffn % 4 == 0 and _address(gate_up) % 16 == 0)
     args = (gate_up, q.digits, top, np.int32(rows), np.int32(ffn), whole)
-    _per_row(device, "quantize_swiglu", rows, 128, args)
+    _per_row(device, "quantize_swiglu", q, args)
     return q, top
 
 
@@ -122,9 +124,19 @@ def _rows(device, rows: int, k: int, scratch) -> tuple[QuantizedRows, object]:
     return QuantizedRows(digits, rows, k), scratch.take("quantized_tops", (rows,))
 
 
-def _per_row(device, stem: str, rows: int, threads: int, args, shared: int = 0) -> None:
-    if rows:
-        device.kernel(stem).launch(-(-rows // 8) * 8, threads, args, shared=shared)
+def _per_row(device, stem: str, q: QuantizedRows, args) -> None:
+    """Launch a kernel of kernels/quantize_rows.cuh: as many rows a block as fill the GPU, but two at least."""
+    if not q.rows:
+        return
+    padded = -(-q.k // _SLICE) * _SLICE
+    most = 16 if stem == "quantize_rows" else 8  # quads in registers; norms and gates need the others
+    kept = next((n for n in (3, 4, 8) if 256 * n >= padded), most)
+    together = 1 if q.rows == 1 else 2 if q.rows < 1024 else 4
+    while together > 1 and 2 * together * (padded + 16) > _SHARED_OF_ROWS:
+        together //= 2
+    kernel = device.kernel(stem, KEPT=kept)
+    grid = -(-q.rows // 8) * 8 // together
+    kernel.launch(grid, 64 * together, args, shared=2 * together * (padded + 16))
 
 
 def _expect_rows(q, weight: LinearWeight) -> None:
