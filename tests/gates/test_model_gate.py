@@ -291,6 +291,46 @@ def test_simt_passes_where_batches_are_reused():
     assert gate.passed, gate.found.failures
 
 
+def command(*arguments) -> tuple[int, str]:
+    from typer.testing import CliRunner
+
+    from crucible.cli.gate import app
+
+    done = CliRunner().invoke(app, [str(a) for a in arguments])
+    return done.exit_code, done.output
+
+
+def test_the_command_prints_saves_and_says_pass(monkeypatch, tmp_path):
+    monkeypatch.setattr(model_parts, "parts", lambda *a: [Part(TINY, "int8", 3, model_parts.some, 24)])
+    code, text = command("model", "--quick", "--json", tmp_path / "model.json")
+    assert code == 0 and text.splitlines()[-1] == "pass" and "19 sequences" in text
+    assert [r.verdict for r in record.load(tmp_path / "model.json")] == ["pass", "pass"]
+
+
+def test_the_command_ends_with_1_where_something_differs_and_130_when_stopped(monkeypatch):
+    monkeypatch.setattr(model_parts, "parts", lambda *a: [Part(TINY, "int8", 3, model_parts.some, 24)])
+    monkeypatch.setitem(model_controls.CONTROLS, "nothing broken", (model_controls.Meddling(), None))
+    code, text = command("model")
+    assert code == 1 and "not caught: nothing broken" in text
+
+    def stop(self, task):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(ModelGate, "do", stop)
+    code, text = command("model")
+    assert code == 130 and "interrupted" in text
+
+
+def test_the_devices_command_prints_saves_and_says_pass(tmp_path):
+    english = tmp_path / "text.txt"
+    english.write_text("A text of its own. " * 30)
+    code, text = command("devices", "--device", "cpu", "--model", TINY, "--mode", "f32", "--text", english,
+                         "--json", tmp_path / "devices.json")  # fmt: skip
+    assert code == 0 and text.splitlines()[-1] == "pass" and "384 tokens of text" in text
+    assert [r.verdict for r in record.load(tmp_path / "devices.json")] == ["pass"]
+
+
 @pytest.mark.gpu
 def test_the_quick_part_passes_on_the_gpu():
     gate = ModelGate(get("cuda"), parts("cuda", True, (TINY,)))
