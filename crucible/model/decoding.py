@@ -22,9 +22,9 @@ class Decoding:
     """Steps of R requests, each feeding the token that the step before chose for it.
 
     `requests` are rows of the cache's tables with their pages reserved, `tokens` what each feeds first and
-    `draws` the number of its next draw; a request feeds at the position after those it stored. `enqueue` starts
-    a step, `collect` waits for the oldest one. On cuda and simt a captured step makes the next one's inputs
-    itself, so that several may be under way; their tokens are the same as those of `Transformer.choose`.
+    `draws` the number of its next draw; a request feeds at the position after those it stored. `enqueue`
+    starts a step, `collect` waits for the oldest one. On cuda and simt a captured step makes the next one's
+    inputs itself, so that several may be under way; the tokens are those of `Transformer.choose`.
     """
 
     def __init__(
@@ -38,7 +38,9 @@ class Decoding:
         variant: str | None = None,
     ):
         if not len(requests) == len(tokens) == len(params) == len(draws) > 0:
-            raise InputError("a decode needs as many tokens, parameters and draw numbers as requests, one or more")
+            raise InputError(
+                "a decode needs as many tokens, parameters and draw numbers as requests, one or more"
+            )
         self._transformer, self._cache, self._variant = transformer, cache, variant
         self._requests, self._params = list(requests), list(params)
         self._tokens, self._draws = list(tokens), list(draws)
@@ -106,7 +108,9 @@ class Decoding:
         transformer, cache = self._transformer, self._cache
         slices = [Slice(r, p, 1) for r, p in zip(self._requests, self._position, strict=True)]
         if transformer.device.name == "cpu":
-            chosen = transformer.choose(self._tokens, slices, cache, self._params, self._draws, variant=self._variant)
+            chosen = transformer.choose(
+                self._tokens, slices, cache, self._params, self._draws, variant=self._variant
+            )
             self._pending.append((chosen.samples, None))
             return
         with transformer.lock:

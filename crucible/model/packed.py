@@ -236,7 +236,7 @@ class PackedRunner:
 
 def _advance(device, made: Topology, chosen: Chosen, views: Mapping, token: Any) -> None:
     """Turn the block of a decode step into the next step's."""
-    state = *(views[name] for name in ("ids", "positions", "desc", "draw")),
+    state = (*(views[name] for name in ("ids", "positions", "desc", "draw")),)
     for i, (key, count) in enumerate(chosen.items or ((None, 0),)):
         rows = 0 if i else made.rows
         args = (token, *state, np.int32(rows), views.get(key), np.int32(count))

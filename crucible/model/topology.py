@@ -55,9 +55,7 @@ class Topology:
         return self.lengths[-1] if self.lengths else 1
 
 
-def topology(
-    desc: np.ndarray, wanted: int, gather: bool, sample: bool, advance: bool = False
-) -> Topology:
+def topology(desc: np.ndarray, wanted: int, gather: bool, sample: bool, advance: bool = False) -> Topology:
     """The topology of descriptors [S][4] of which `wanted` rows get logits."""
     _, length, start, _ = desc.astype(np.int64).T
     segments, rows, end = len(desc), int(length.sum()), int((start + length).max())
@@ -87,7 +85,7 @@ def make_items(desc: np.ndarray, key: ItemKey, Hkv: int) -> np.ndarray:
 
 
 class BatchPlan(Plan):
-    """The plan of a batch for a topology: extents of its capacity bucket, items wherever `items_of` has them."""
+    """The plan of a batch for a topology: extents of its capacity bucket, items where `items_of` has them."""
 
     def __init__(self, device, desc, Hkv: int, made: Topology, items_of: Callable[[ItemKey], Any], scratch):
         super().__init__(device, desc, Hkv)

@@ -66,7 +66,7 @@ class Transformer:
 
     device: Device
     config: ModelConfig
-    weights: Weights
+    weights: Weights = field(repr=False)
     graphs: bool = True
     _rope: tuple[Any, Any] | None = field(default=None, repr=False)
     # Stands for this object in a cache's recordings: an id may come again when the object is dead.
