@@ -6,7 +6,7 @@
 // groups and a run of panels each; a warpgroup multiplies four groups of 8 rows (64 lines, hi digits above lo
 // in each 16), so that a thread ends with both sums of its outputs. Groups and panels past the end are not
 // copied; what the buffer holds there reaches no stored output. Dynamic shared memory:
-// STAGES * (4096*WARPGROUPS + 64*TILE_N) bytes. `pairs`: see store_pairs. K at most 2^17.
+// STAGES * (4096*WARPGROUPS + 64*TILE_N) bytes. Results leave in strips of STRIP panels. `pairs`: see store_pairs. K at most 2^17.
 // Contract section: 6. Verdict: gpu-only (sm_90a), fastest for prefill; see linear_i8.md.
 #include "linear_i8.cuh"
 
@@ -21,6 +21,10 @@
 #endif
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 1
+#endif
+
+#ifndef STRIP
+#define STRIP 4
 #endif
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -121,8 +125,8 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 32, MIN_BLOCKS)
       const float unit = row_unit(top[t]);
       const int n = tile / row_tiles * TILE_N + 2 * (lane & 3);
 #pragma unroll
-      for (int j = 0; j < kPanels; j += 4)
-        store_pairs<4>(to, pairs, t, n + 8 * j, unit,
+      for (int j = 0; j < kPanels; j += STRIP)
+        store_pairs<STRIP>(to, pairs, t, n + 8 * j, unit,
                        [&](int i) { return make_float2(sums[2 * (i + j)], sums[2 * (i + j) + 1]); });
     }
     __syncwarp();

@@ -84,9 +84,16 @@ def swiglu_quantize(device, gate_up, ffn: int, scratch=None) -> tuple[QuantizedR
     return q, top
 
 
-def linear_int8(device, x, weight: LinearWeight, out, scratch=None, add=None):
-    """x f32 [T][K] quantized and through an int8 layer into out f32 [T][N]; with `add`, out = add + y."""
-    return linear_quantized(device, *quantize_rows(device, x, scratch), weight, out, scratch, add)
+def linear_int8(device, x, weight: LinearWeight, out, scratch=None, add=None, kernel=None):
+    """x f32 [T][K] quantized and through an int8 layer into out f32 [T][N]; with `add`, out = add + y.
+
+    `kernel` names one of gpu_i8_kernels.KERNELS; some of them quantize few rows themselves.
+    """
+    name = kernel or kernels.choose(device, x.shape[0], weight.n, weight.k, floats=True)
+    if kernels.is_few(name):
+        kernels.launch_few(device, x, weight, add, out, name)
+        return out
+    return linear_quantized(device, *quantize_rows(device, x, scratch), weight, out, scratch, add, name)
 
 
 def linear_quantized(
@@ -125,7 +132,7 @@ def _rows(device, rows: int, k: int, scratch) -> tuple[QuantizedRows, object]:
 
 
 def _per_row(device, stem: str, q: QuantizedRows, args) -> None:
-    """Launch a kernel of kernels/quantize_rows.cuh: as many rows a block as fill the GPU, but two at least."""
+    """Launch a kernel of kernels/quantize_rows.cuh: two or more rows a block fill the sectors written."""
     if not q.rows:
         return
     padded = -(-q.k // _SLICE) * _SLICE

@@ -87,13 +87,15 @@ def test_every_kernel_has_the_bits_of_the_reference(device, name):
     for rows, n, k in ((3, 5, 64), (19, 70, 200), (67, 136, 330)):
         x, w, bias = data(rows, n, k)
         weight = pack(device, device.upload(w), "int8", device.upload(bias))
-        q, top = quantize_rows(device, device.upload(x))
+        x = device.upload(x)
+        q, top = quantize_rows(device, x)
         add = device.upload(inputs.normalish(11, 3, (rows, n)))
-        run = functools.partial(gpu_i8.linear_quantized, device, q, top, weight)
+        reference = functools.partial(gpu_i8.linear_quantized, device, q, top, weight, kernel="reference")
+        run = functools.partial(gpu_i8.linear_int8, device, x, weight, kernel=name)
         for added in (None, add):
-            expected = device.download(run(kernel="reference", add=added))
-            assert_same_bits(expected, device.download(run(kernel=name, add=added)))
-        run(kernel=name, add=add, out=add)  # the residual in its own place
+            expected = device.download(reference(add=added))
+            assert_same_bits(expected, device.download(run(device.empty((rows, n)), add=added)))
+        run(add, add=add)  # the residual in its own place
         assert_same_bits(expected, device.download(add))
 
 
