@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import multiprocessing
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -171,6 +172,7 @@ _worker: ModelGate | None = None  # of a process that _spread started
 
 def _start(device_name: str, parts: list[Part], seed: int) -> None:
     global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it keeps what is done
     _worker = ModelGate(devices.get(device_name), parts, seed)
 
 
