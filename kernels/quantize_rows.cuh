@@ -71,11 +71,17 @@ __device__ __forceinline__ void store_quad(float* row, int k, int K, bool whole,
 #endif
 constexpr int kRowThreads = 64, kMostThreads = 8 * kRowThreads;
 
+// DIRECT 1: digits go to memory as words, for rows that shared memory does not hold.
+#ifndef DIRECT
+#define DIRECT 0
+#endif
+
 // Bytes of a row of digits in shared memory: 16 more, so that lines of neighbouring rows are apart.
 __device__ __forceinline__ int digits_stride(int K) { return slices_of(K) * kSlice + 16; }
 
 // The rows of a block quantized; value(i, k) gives columns k..k+3 of this thread's row, its i-th quad, +0
-// past K. Rows past T become zeros. `digits`: 2 * R * digits_stride(K) bytes of shared memory.
+// past K. Rows past T become zeros. `digits`: 2 * R * digits_stride(K) bytes of shared memory, none where
+// DIRECT is 1.
 template <class Value>
 __device__ __forceinline__ void quantize_block(signed char* rows, float* top, int T, int K, uint4* digits,
                                                const Value& value) {
@@ -83,6 +89,7 @@ __device__ __forceinline__ void quantize_block(signed char* rows, float* top, in
   const int r = threadIdx.x / kRowThreads, p = threadIdx.x % kRowThreads, R = blockDim.x / kRowThreads;
   const int t0 = blockIdx.x * R, t = t0 + r, quads = slices_of(K) * (kSlice / 4), stride = digits_stride(K);
   unsigned char* bytes = reinterpret_cast<unsigned char*>(digits);
+  unsigned char* to = reinterpret_cast<unsigned char*>(rows);
   float4 kept[KEPT];
   unsigned largest = 0;
 #pragma unroll
@@ -101,8 +108,10 @@ __device__ __forceinline__ void quantize_block(signed char* rows, float* top, in
   if (p == 0 && t < T) top[t] = A;
   const auto put = [&](int quad, const float4& v) {
     const uint2 words = digit_words(v, factor);
-    *reinterpret_cast<unsigned*>(bytes + r * stride + 4 * quad) = words.x;
-    *reinterpret_cast<unsigned*>(bytes + (R + r) * stride + 4 * quad) = words.y;
+    const long long at = row_byte(t, 4 * quad, eights_of(T));
+    *reinterpret_cast<unsigned*>(DIRECT ? to + at : bytes + r * stride + 4 * quad) = words.x;
+    *reinterpret_cast<unsigned*>(DIRECT ? to + at + kWeightPanel : bytes + (R + r) * stride + 4 * quad) =
+        words.y;
   };
 #pragma unroll
   for (int i = 0; i < KEPT; i++) {
@@ -111,12 +120,13 @@ __device__ __forceinline__ void quantize_block(signed char* rows, float* top, in
   }
   for (int i = KEPT, quad = p + KEPT * kRowThreads; quad < quads; i++, quad += kRowThreads)
     put(quad, t < T ? value(i, 4 * quad) : make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+  if (DIRECT) return;
   __syncthreads();
-  signed char* to = rows + row_byte(t0, 0, eights_of(T));
+  to += row_byte(t0, 0, eights_of(T));
   const long long slice_bytes = static_cast<long long>(eights_of(T)) * kRowGroup;
   for (int item = threadIdx.x; item < R * quads / 4; item += blockDim.x) {
     const int row = item & (R - 1), line = item / R;
-    signed char* at = to + (line >> 2) * slice_bytes + (line & 3) * kCore + row * 16;
+    unsigned char* at = to + (line >> 2) * slice_bytes + (line & 3) * kCore + row * 16;
     *reinterpret_cast<uint4*>(at) = *reinterpret_cast<const uint4*>(bytes + row * stride + 16 * line);
     *reinterpret_cast<uint4*>(at + kWeightPanel) =
         *reinterpret_cast<const uint4*>(bytes + (R + row) * stride + 16 * line);

@@ -11,6 +11,7 @@ from crucible.linear.weights import LinearWeight
 
 _MOST_BLOCKS = 1 << 16  # blocks of the kernels that stride over their grid
 _SHARED_OF_ROWS = 48 << 10  # bytes of shared memory that a block of rows may take
+_STATIC_SHARED = 1024  # at least what those kernels declare
 _SLICE = 64  # k of a slice of kernels/linear_i8.cuh
 
 
@@ -141,9 +142,10 @@ def _per_row(device, stem: str, q: QuantizedRows, args) -> None:
     together = 1 if q.rows == 1 else 2 if q.rows < 1024 else 4
     while together > 1 and 2 * together * (padded + 16) > _SHARED_OF_ROWS:
         together //= 2
-    kernel = device.kernel(stem, KEPT=kept)
-    grid = -(-q.rows // 8) * 8 // together
-    kernel.launch(grid, 64 * together, args, shared=2 * together * (padded + 16))
+    shared = 2 * together * (padded + 16)
+    direct = int(shared > device.shared_limit - _STATIC_SHARED)
+    kernel = device.kernel(stem, KEPT=kept, DIRECT=direct)
+    kernel.launch(-(-q.rows // 8) * 8 // together, 64 * together, args, shared=0 if direct else shared)
 
 
 def _expect_rows(q, weight: LinearWeight) -> None:
