@@ -1,0 +1,166 @@
+"""What runs a step's rows: packed slices to tokens, digests and log-probabilities; the engine's only door
+to the model and its cache."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from crucible import device as devices
+from crucible.attention.variants import AUTO, VARIANTS, default
+from crucible.engine.events import Logprobs, TopLogprob
+from crucible.errors import InputError, NoKernelError, UnsupportedError
+from crucible.kv.slices import Slice
+from crucible.kv.table import NO_PAGE
+from crucible.model.cache import KVCache
+from crucible.model.model import Model
+from crucible.numerics.contract import CONTRACT_VERSION
+from crucible.numerics.digest import digest
+from crucible.sampling.params import SamplingParams
+from crucible.sampling.sample import logprobs, rank, sample
+
+_RECORDINGS = 24  # decode batch sizes whose recorded pass is kept: each holds logits of its rows
+
+
+class Sampling(NamedTuple):
+    """How a row's token is chosen and what is reported beside it."""
+
+    params: SamplingParams
+    draw: int
+    logprobs: int | None = None
+    digest: bool = False
+
+
+class Part(NamedTuple):
+    """Rows of one request: the tokens at positions start on; `sampling` None where no token comes of them."""
+
+    slot: int
+    start: int
+    ids: Sequence[int]
+    sampling: Sampling | None
+
+
+class Outcome(NamedTuple):
+    """The token of a row, or why none could be chosen (`error`, which concerns this request alone)."""
+
+    token: int
+    kept: int = 1
+    logits_digest: str | None = None
+    logprobs: Logprobs | None = None
+    error: str | None = None
+
+
+class Runner(Protocol):
+    """What the loop needs; a slot is a row of the page tables.
+
+    An exception out of any method means that the device or its bookkeeping is in doubt: the engine stops.
+    """
+
+    page_order: Sequence[int]
+    namespace: Hashable
+
+    def set_pages(self, slot: int, pages: Sequence[int], shared: int, stored: int) -> None:
+        """Make `pages` the table of `slot`; the first `shared` are only read, `stored` positions are there."""
+
+    def share_pages(self, slot: int, pages: Sequence[int], shared: int) -> None:
+        """The table of `slot` again after more of its pages became shared (and may have been exchanged)."""
+
+    def add_page(self, slot: int, index: int, page: int) -> None:
+        """One more writable page at the end of a table."""
+
+    def clear(self, slot: int, pages: Sequence[int], shared: int) -> None:
+        """Empty the table; its pages but the shared ones belong to nobody."""
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy all layers' K and V of a page."""
+
+    def run(self, parts: Sequence[Part]) -> list[Outcome]:
+        """Run all rows in one pass; an Outcome per part that has a `sampling`, in order."""
+
+    def kv_digests(self, slot: int, length: int) -> tuple[str, str]:
+        """Digests of K and V of positions 0..length-1 (contract section 9)."""
+
+
+class ModelRunner:
+    """A Runner over a model's transformer and one paged cache of `pages` pages for `slots` requests.
+
+    Every page of the cache is taken at once: who holds which is the engine's business. `page_seed`
+    shuffles the physical pages and fills them with NaN first. UnsupportedError where the environment
+    asks for an attention variant that leaves the contract: what runs here keeps the promise or not at all.
+    """
+
+    def __init__(self, model: Model, pages: int, slots: int, page_seed: int | None = None):
+        self.variant = default()
+        if self.variant != AUTO and not VARIANTS[self.variant].exact:
+            raise UnsupportedError(
+                f"attention variant {self.variant} does not keep the contract's bits; the engine runs exact ones"
+            )
+        if model.device.name != "cpu":
+            raise NoKernelError("the engine", model.device.name)
+        self.model, self.cache = model, KVCache.create(model.device, model.config, pages, slots, page_seed)
+        self.page_order = self.cache.pages.allocate(pages, "engine")
+        self._stride = self.cache.tables.array.shape[1]
+        self._shared = slots  # owner of pages that nobody may write: the number of no table
+        self._host = devices.get("cpu")
+        self.namespace = (int(CONTRACT_VERSION), model.mode, model.name, *sorted(model.file_digests().items()))
+
+    def set_pages(self, slot: int, pages: Sequence[int], shared: int, stored: int) -> None:
+        self.share_pages(slot, pages, shared)
+        self.cache.stored[slot] = stored
+
+    def share_pages(self, slot: int, pages: Sequence[int], shared: int) -> None:
+        before = self.cache.tables.array[slot]
+        self.cache.owners[before[before >= 0]] = NO_PAGE  # an exchanged page belongs to nobody
+        self.cache.tables.set(slot, pages)
+        self.cache.owners[pages[:shared]] = self._shared
+        self.cache.owners[pages[shared:]] = slot
+
+    def add_page(self, slot: int, index: int, page: int) -> None:
+        if not 0 <= index < self._stride:
+            raise InputError(f"page {index} of a request is past the {self._stride} of a page table")
+        self.cache.tables.array[slot, index] = page
+        self.cache.owners[page] = slot
+
+    def clear(self, slot: int, pages: Sequence[int], shared: int) -> None:
+        self.cache.tables.clear(slot)
+        self.cache.owners[pages[shared:]] = NO_PAGE
+        self.cache.stored[slot] = 0
+
+    def copy_page(self, source: int, target: int) -> None:
+        for pool in (self.cache.kpool, self.cache.vpool):
+            pool[target] = pool[source]
+
+    def run(self, parts: Sequence[Part]) -> list[Outcome]:
+        ids = [token for part in parts for token in part.ids]
+        slices = [Slice(part.slot, part.start, len(part.ids)) for part in parts]
+        wanted = [part.sampling for part in parts if part.sampling is not None]
+        rows = None
+        if len(wanted) < len(parts):
+            ends = np.cumsum([len(part.ids) for part in parts]) - 1
+            rows = [int(end) for end, part in zip(ends, parts, strict=True) if part.sampling is not None]
+        logits = self.model.transformer.forward(ids, slices, self.cache, rows=rows, variant=self.variant)
+        while len(self.cache.prepared) > _RECORDINGS:
+            del self.cache.prepared[next(iter(self.cache.prepared))]
+        return [self._choose(logits[i], sampling) for i, sampling in enumerate(wanted)]
+
+    def kv_digests(self, slot: int, length: int) -> tuple[str, str]:
+        k, v = self.cache.read(slot, length)
+        return digest(k), digest(v)
+
+    def _choose(self, logits: Any, sampling: Sampling) -> Outcome:
+        try:
+            chosen = sample(self.model.device, logits, sampling.params, sampling.draw)
+        except InputError as refused:  # NaN or infinite logits: this row's fault
+            return Outcome(-1, error=str(refused))
+        mark = found = None
+        if sampling.digest or sampling.logprobs is not None:
+            on_host = self.model.device.download(logits)
+            mark = digest(on_host) if sampling.digest else None
+            if sampling.logprobs is not None:
+                found = self._logprobs(on_host, chosen.token, sampling.logprobs)
+        return Outcome(chosen.token, chosen.kept, mark, found)
+
+    def _logprobs(self, logits: np.ndarray, token: int, top: int) -> Logprobs:
+        values = logprobs(self._host, logits)
+        best = rank(self._host, logits, 1.0, top).tolist() if top else []
+        return Logprobs(float(values[token]), tuple(TopLogprob(i, float(values[i])) for i in best))
