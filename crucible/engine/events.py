@@ -1,6 +1,7 @@
 """What a request gives back: a Token as each is made, then one Result, or a RequestError."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from crucible.errors import CrucibleError, UnavailableError
 from crucible.model.generate import RandomState
@@ -38,8 +39,7 @@ class Logprobs:
     top: tuple[TopLogprob, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """One generated token: its number within the request, the text that it makes final, what was asked for.
 
     A stop string holds text back until it is clear that it does not come: the text may belong to

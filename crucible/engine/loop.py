@@ -200,7 +200,7 @@ class Loop:
 
     def _share(self, job: Job) -> None:
         before = job.shared
-        self.pool.commit(job.id, job.known[: job.stored], self.runner.namespace)
+        self.pool.commit(job.id, job.known, job.stored, self.runner.namespace)
         job.shared = self.pool.shared_of(job.id)
         if job.shared > before:
             self.runner.share_pages(job.slot, self.pool.pages_of(job.id), job.shared)

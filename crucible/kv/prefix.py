@@ -167,8 +167,8 @@ class PrefixPool:
         self._held[holder].private.extend(pages)
         return pages
 
-    def commit(self, holder: Hashable, tokens: Sequence[int], namespace: Hashable) -> bool:
-        """Share the pages of `holder` that `tokens`, all that it has stored, fill; True if its pages changed.
+    def commit(self, holder: Hashable, tokens: Sequence[int], stored: int, namespace: Hashable) -> bool:
+        """Share the pages of `holder` that its first `stored` tokens fill; True if its pages changed.
 
         A page whose content is in the tree already is given back and the other one held in its place:
         by contract they have the same bits.
@@ -177,7 +177,7 @@ class PrefixPool:
         if not self.share:
             return False
         changed = False
-        full = len(tokens) // PAGE_SIZE
+        full = stored // PAGE_SIZE
         while holding.private and len(holding.nodes) < full:
             at = len(holding.nodes) * PAGE_SIZE
             parent = holding.nodes[-1] if holding.nodes else None
