@@ -241,9 +241,7 @@ class Engine:
     def _boundary(self) -> bool:
         """Between two steps: take what callers left, waiting for it where nothing runs; False at the end."""
         with self._lock:
-            self._work.wait_for(
-                lambda: self._stopping or self._inbox or self._cancelled or self._loop.busy
-            )
+            self._work.wait_for(lambda: self._stopping or self._inbox or self._cancelled or self._loop.busy)
             if self._stopping:
                 return False
             while self._inbox:
@@ -285,7 +283,9 @@ class Engine:
                 if failure is None and id in jobs:
                     handle._put(jobs[id].result("cancelled", None, (None, None)))
                 else:
-                    handle._put(EngineStopped(f"the engine stopped: {failure}; no token of that step is given"))
+                    handle._put(
+                        EngineStopped(f"the engine stopped: {failure}; no token of that step is given")
+                    )
                 self._collect(handle, loops)
             self._live.clear()
             self._inbox.clear()

@@ -172,7 +172,9 @@ class Loop:
     def _commit(self, jobs: list[Job], parts: list[Part], outcomes: list[Outcome]) -> None:
         """Take the step's results over, each request by itself: what one raises ends that one only."""
         if len(outcomes) != sum(part.sampling is not None for part in parts):
-            raise RuntimeError(f"the pass returned {len(outcomes)} outcomes of other rows than were asked for")
+            raise RuntimeError(
+                f"the pass returned {len(outcomes)} outcomes of other rows than were asked for"
+            )
         chosen = iter(outcomes)
         for job, part in zip(jobs, parts, strict=True):
             job.stored += len(part.ids)

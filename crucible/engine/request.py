@@ -92,9 +92,7 @@ def check(model: Model, request: Request, limits: Limits) -> Checked:
             f"{PAGE_SIZE}, the engine has {limits.pages}; shorten the request or give the engine more pages"
         )
     ends = {*request.stop, *(() if request.ignore_eos else model.eos_ids)}
-    return Checked(
-        ids, params, max_tokens, frozenset(map(int, ends)), strings, logprobs, request.digests
-    )
+    return Checked(ids, params, max_tokens, frozenset(map(int, ends)), strings, logprobs, request.digests)
 
 
 def _stop_strings(strings) -> tuple[str, ...]:
@@ -104,5 +102,7 @@ def _stop_strings(strings) -> tuple[str, ...]:
         raise InputError(f"{len(strings)} stop_strings are too many; give at most {STOP_STRINGS}")
     for text in strings:
         if not isinstance(text, str) or not 1 <= len(text) <= STOP_LENGTH:
-            raise InputError(f"a stop string is a text of 1 to {STOP_LENGTH} characters, not {str(text)[:40]!r}")
+            raise InputError(
+                f"a stop string is a text of 1 to {STOP_LENGTH} characters, not {str(text)[:40]!r}"
+            )
     return tuple(strings)

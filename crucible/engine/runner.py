@@ -60,7 +60,7 @@ class Runner(Protocol):
     namespace: Hashable
 
     def set_pages(self, slot: int, pages: Sequence[int], shared: int, stored: int) -> None:
-        """Make `pages` the table of `slot`; the first `shared` are only read, `stored` positions are there."""
+        """Make `pages` the table of `slot`: the first `shared` are only read, `stored` positions exist."""
 
     def share_pages(self, slot: int, pages: Sequence[int], shared: int) -> None:
         """The table of `slot` again after more of its pages became shared (and may have been exchanged)."""
@@ -93,7 +93,8 @@ class ModelRunner:
         self.variant = default()
         if self.variant != AUTO and not VARIANTS[self.variant].exact:
             raise UnsupportedError(
-                f"attention variant {self.variant} does not keep the contract's bits; the engine runs exact ones"
+                f"attention variant {self.variant} does not keep the contract's bits; the engine "
+                "runs exact ones only"
             )
         if model.device.name != "cpu":
             raise NoKernelError("the engine", model.device.name)
@@ -102,7 +103,12 @@ class ModelRunner:
         self._stride = self.cache.tables.array.shape[1]
         self._shared = slots  # owner of pages that nobody may write: the number of no table
         self._host = devices.get("cpu")
-        self.namespace = (int(CONTRACT_VERSION), model.mode, model.name, *sorted(model.file_digests().items()))
+        self.namespace = (
+            int(CONTRACT_VERSION),
+            model.mode,
+            model.name,
+            *sorted(model.file_digests().items()),
+        )
 
     def set_pages(self, slot: int, pages: Sequence[int], shared: int, stored: int) -> None:
         self.share_pages(slot, pages, shared)

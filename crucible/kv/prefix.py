@@ -1,4 +1,4 @@
-"""Pages in service: owned by one writer, or full and shared by content; counted, copied on write, evicted by age.
+"""Pages in service: one writer each, or full and shared by content; counted, copied on write, evicted by age.
 
 A page is free, private (one holder, who may write it), shared (full, immutable, held by any number of
 holders) or cached (shared and held by nobody: it waits for a hit or for its eviction). Shared pages form a

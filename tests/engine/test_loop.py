@@ -12,7 +12,9 @@ from crucible.engine.scheduler import Limits
 TOKENS = st.sampled_from([0, 0, 0, 0, 0, 7])  # few, so that texts often begin alike
 PROMPTS = st.one_of(
     st.lists(TOKENS, min_size=1, max_size=70),
-    st.builds(lambda n, t: [0] * n + t, st.sampled_from([15, 16, 17, 31, 32, 33]), st.lists(TOKENS, max_size=3)),
+    st.builds(
+        lambda n, t: [0] * n + t, st.sampled_from([15, 16, 17, 31, 32, 33]), st.lists(TOKENS, max_size=3)
+    ),
 )
 SUBMIT = st.tuples(PROMPTS, st.integers(1, 40), st.integers(0, 2))
 CANCEL = st.integers(0, 9)
@@ -42,9 +44,7 @@ def drain(loop: Loop, most: int = 5000) -> list:
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(SUBMIT, SUBMIT, CANCEL, STEP, STEP, STEP), max_size=40), limits(), st.booleans())
-def test_whatever_happens_a_request_gets_its_own_tokens(
-    ledger, make_job, expected, operations, bound, share
-):
+def test_whatever_happens_a_request_gets_its_own_tokens(ledger, make_job, expected, operations, bound, share):
     """Arrivals, cancellations at any step, small pools, preemption and shared prefixes."""
     runner = ledger(bound.pages)
     loop = Loop(runner, bound, share)

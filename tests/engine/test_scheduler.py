@@ -190,7 +190,14 @@ def test_a_copy_that_does_not_fit_is_left_out_and_the_request_still_starts():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"queue": 0}, {"prefill_budget": 0}, {"decode_batch": 0}, {"pages": 0}, {"chunk_cap": 0}, {"pages": 1.5}],
+    [
+        {"queue": 0},
+        {"prefill_budget": 0},
+        {"decode_batch": 0},
+        {"pages": 0},
+        {"chunk_cap": 0},
+        {"pages": 1.5},
+    ],
 )
 def test_a_limit_that_allows_nothing_is_refused(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):

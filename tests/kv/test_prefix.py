@@ -152,7 +152,7 @@ texts = st.lists(st.sampled_from([0, 0, 0, 0, 1]), min_size=1, max_size=70)
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.one_of(texts, st.integers(0, 9)), max_size=40), st.integers(5, 14))
 def test_pages_are_conserved_and_hits_have_their_content(operations, size):
-    """Texts come (a list) and go (a number) in any order; what a page holds is written down beside the pool."""
+    """Texts come (a list) and go (a number) in any order; what a page holds is noted beside the pool."""
     pool = PrefixPool(size)
     content: dict[int, tuple[int, ...]] = {}  # page -> the whole text up to its end
     live: list[int] = []
