@@ -16,7 +16,7 @@ class EngineStopped(UnavailableError):
 
 
 class RequestError(CrucibleError):
-    """A request failed by itself, the others are untouched; `results` are theirs where a list was asked for."""
+    """A request failed by itself, the others are untouched: `results`, if it was one of a list."""
 
     def __init__(self, message: str, results: "list[Result | None] | None" = None):
         super().__init__(message)

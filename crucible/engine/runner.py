@@ -2,12 +2,14 @@
 to the model and its cache."""
 
 from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from crucible import device as devices
 from crucible.attention.variants import AUTO, VARIANTS, default
+from crucible.device.cpu import default_threads
 from crucible.engine.events import Logprobs, TopLogprob
 from crucible.errors import InputError, NoKernelError, UnsupportedError
 from crucible.kv.slices import Slice
@@ -85,11 +87,14 @@ class ModelRunner:
     """A Runner over a model's transformer and one paged cache of `pages` pages for `slots` requests.
 
     Every page of the cache is taken at once: who holds which is the engine's business. `page_seed`
-    shuffles the physical pages and fills them with NaN first. UnsupportedError where the environment
+    shuffles the physical pages and fills them with NaN first; `recorded` False runs each decode pass call
+    by call instead of replaying a recording. UnsupportedError where the environment
     asks for an attention variant that leaves the contract: what runs here keeps the promise or not at all.
     """
 
-    def __init__(self, model: Model, pages: int, slots: int, page_seed: int | None = None):
+    def __init__(
+        self, model: Model, pages: int, slots: int, page_seed: int | None = None, recorded: bool = True
+    ):
         self.variant = default()
         if self.variant != AUTO and not VARIANTS[self.variant].exact:
             raise UnsupportedError(
@@ -99,10 +104,12 @@ class ModelRunner:
         if model.device.name != "cpu":
             raise NoKernelError("the engine", model.device.name)
         self.model, self.cache = model, KVCache.create(model.device, model.config, pages, slots, page_seed)
+        self.recorded = recorded
         self.page_order = self.cache.pages.allocate(pages, "engine")
         self._stride = self.cache.tables.array.shape[1]
         self._shared = slots  # owner of pages that nobody may write: the number of no table
         self._host = devices.get("cpu")
+        self._threads = ThreadPoolExecutor(default_threads(), "crucible-sample")
         self.namespace = (
             int(CONTRACT_VERSION),
             model.mode,
@@ -141,13 +148,17 @@ class ModelRunner:
         slices = [Slice(part.slot, part.start, len(part.ids)) for part in parts]
         wanted = [part.sampling for part in parts if part.sampling is not None]
         rows = None
-        if len(wanted) < len(parts):
+        if len(wanted) < len(parts) or not self.recorded:
             ends = np.cumsum([len(part.ids) for part in parts]) - 1
             rows = [int(end) for end, part in zip(ends, parts, strict=True) if part.sampling is not None]
         logits = self.model.transformer.forward(ids, slices, self.cache, rows=rows, variant=self.variant)
         while len(self.cache.prepared) > _RECORDINGS:
             del self.cache.prepared[next(iter(self.cache.prepared))]
-        return [self._choose(logits[i], sampling) for i, sampling in enumerate(wanted)]
+        rows = [(logits[i], sampling) for i, sampling in enumerate(wanted)]
+        if sum(not sampling.params.greedy for sampling in wanted) < 2:
+            return [self._choose(*row) for row in rows]
+        # Ranking a vocabulary takes the processor milliseconds a row, and leaves the interpreter free.
+        return list(self._threads.map(lambda row: self._choose(*row), rows))
 
     def kv_digests(self, slot: int, length: int) -> tuple[str, str]:
         k, v = self.cache.read(slot, length)

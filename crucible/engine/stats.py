@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class StepRecord(NamedTuple):
-    """One step: seconds since the engine began, rows, pages held and cached, seconds in and beside the pass."""
+    """One step: seconds since the engine began, rows, pages held and cached, seconds in the pass and out."""
 
     at: float
     prefill_rows: int
