@@ -29,11 +29,10 @@ __device__ __forceinline__ float contract_exp(float x) {
   return __int_as_float(__float_as_int(p) + static_cast<int>(n) * (1 << 23));
 }
 
-// Section 2: sigmoid, in the half where exp's argument is not positive.
+// Section 2: sigmoid. Both halves share e = exp(-|g|) and one division: 1/(1+e) for g >= 0, else e/(1+e).
 __device__ __forceinline__ float contract_sigmoid(float g) {
-  if (g >= 0.0f) return __fdiv_rn(1.0f, __fadd_rn(1.0f, contract_exp(-g)));
-  const float e = contract_exp(g);
-  return __fdiv_rn(e, __fadd_rn(1.0f, e));
+  const float e = contract_exp(-fabsf(g));
+  return __fdiv_rn(g >= 0.0f ? 1.0f : e, __fadd_rn(1.0f, e));
 }
 
 // Section 3: tree32 over the 32 lanes of a full warp, p[i] + p[i + o] for o = 16, 8, 4, 2, 1.

@@ -28,6 +28,32 @@ static inline void meet() {
   simt_bar_sync(1, kThreads);
 }
 
+static inline void load_cores(SharedFloats cores, unsigned (&r)[4]) {
+  const int lane = threadIdx.x & 31;
+  for (int i = 0; i < 4; i++) r[i] = __float_as_uint(cores[32 * i + lane]);
+}
+static inline int dot4(unsigned a, unsigned b) {
+  int sum = 0;
+  for (int i = 0; i < 32; i += 8)
+    sum += static_cast<signed char>(a >> i & 255) * static_cast<signed char>(b >> i & 255);
+  return sum;
+}
+static inline void mma_i8(int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                          unsigned b1) {
+  __shared__ unsigned operands[32][32][6];  // [warp][lane]
+  const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+  auto& lanes = operands[threadIdx.x >> 5];
+  const unsigned mine[6] = {a0, a1, a2, a3, b0, b1};
+  for (int i = 0; i < 6; i++) lanes[lane][i] = mine[i];
+  __syncwarp();
+  for (int k = 0; k < 4; k++)
+    for (int i = 0; i < 4; i++) {
+      const unsigned *a = lanes[4 * g + k], *b = lanes[4 * (2 * t + i % 2) + k];
+      c[i] += dot4(a[i / 2], b[4]) + dot4(a[2 + i / 2], b[5]);
+    }
+  __syncwarp();
+}
+
 #else
 
 using SharedFloats = unsigned;
@@ -64,6 +90,25 @@ __device__ __forceinline__ void stand_apart() {
 template <int kThreads>
 __device__ __forceinline__ void meet() {
   asm volatile("bar.sync 1, %0;\n" ::"n"(kThreads) : "memory");
+}
+
+// Four cores, 8 lines of 16 bytes each, that lie one after the other: r[i] of lane 4g + t is word t of line g
+// of core i. Every lane passes the first core's address (ldmatrix; sm_75).
+__device__ __forceinline__ void load_cores(SharedFloats cores, unsigned (&r)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(ahead(cores, 4 * (threadIdx.x & 31))));
+}
+// c += a b of int8, exact in int32: a is 16 lines of 32 k, b is 32 k of 8 columns. Lane 4g + t holds, four k
+// a word: a0 line g, k 4t..; a1 line g + 8; a2, a3 the same at k 16 + 4t..; b0 column g, k 4t..; b1 k 16 +
+// 4t..; c[0], c[1] line g, columns 2t and 2t + 1; c[2], c[3] line g + 8 (sm_80).
+__device__ __forceinline__ void mma_i8(int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                       unsigned b0, unsigned b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};\n"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 #endif

@@ -36,6 +36,11 @@ def linear(
         list[int] | None, typer.Option(help="Rows T; repeatable, default 1, 16, 256, 512.")
     ] = None,
     model: Annotated[list[str] | None, typer.Option(help="Shapes of smollm2 or synthetic-12x768.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    kind: Annotated[list[str] | None, typer.Option(help="f32 or int8 on cuda; repeatable.")] = None,
+    tune: Annotated[
+        bool, typer.Option(help="Measure every f32 kernel, rewrite the table of choice.")
+    ] = False,
     rounds: Rounds = 7,
     threads: Threads = None,
     json: Json = None,
@@ -45,16 +50,46 @@ def linear(
     from crucible.bench import linear as bench
     from crucible.errors import InputError
 
+    if device not in ("cpu", "cuda"):
+        raise InputError(f"linear layers are timed on cpu or cuda, not on {device!r}")
+    if device == "cpu" and (tune or kind):
+        raise InputError("--tune and --kind are for a GPU; add --device cuda")
     unknown = set(against or ()) - set(bench.PEERS)
     if unknown:
         raise InputError(
             f"unknown peer {min(unknown)!r} for linear layers; choose from {', '.join(bench.PEERS)}"
         )
+    if device == "cuda":
+        _linear_cuda(model, rows, against, kind, tune, rounds, json, note)
+        return
     count = thread_count(threads)
     chosen = tuple(rows or bench.ROWS)
     outcomes = bench.run(tuple(model or ()), chosen, tuple(against or ()), rounds, count, say)
     claim = "GFLOP/s of linear layers, quantisation of activations included"
     finish("linear", claim, outcomes, count, json, note, {})
+
+
+def _linear_cuda(model, rows, against, kind, tune, rounds, json, note) -> None:
+    from crucible.bench import linear_gpu, linear_tune
+    from crucible.linear import gpu_choice
+
+    if tune:
+        typer.echo(f"table: {gpu_choice.save(linear_tune.tune(rounds, say))}")
+        return
+    chosen = tuple(rows or linear_gpu.ROWS)
+    kinds = tuple(kind or linear_gpu.KINDS)
+    outcomes = linear_gpu.run(tuple(model or ()), chosen, tuple(against or ()), rounds, kinds, say)
+    typer.echo(linear_gpu.summary(outcomes))
+    if json is not None:
+        from dataclasses import replace
+
+        from crucible.bench import outcome
+        from crucible.evidence.environment import capture
+
+        claim = f"microseconds of linear layers, graph replay of {linear_gpu.LAUNCHES}, cold weights"
+        facts = {"note": note} if note else {}
+        record = outcome.to_record("linear-cuda", claim, outcomes, facts)
+        typer.echo(f"record: {outcome.save(json, [replace(record, environment=capture('cuda'))])}")
 
 
 def _tokens(task, length, steps, model, mode, against, rounds, threads, peers_python, json, note) -> None:

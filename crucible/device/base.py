@@ -4,12 +4,14 @@
 kernels/simt, `cuda` runs them on the GPU. Arrays are NumPy on `cpu` and `simt`, CuPy on `cuda`.
 """
 
+import ctypes
 import functools
 import importlib
+import sys
 
 import numpy as np
 
-from crucible.errors import InputError
+from crucible.errors import InputError, UnavailableError
 
 NAMES = ("cpu", "simt", "cuda")
 
@@ -41,15 +43,59 @@ class Device:
     def synchronize(self) -> None:
         """Wait for all work of this device; a no-op where launches are synchronous."""
 
+    def host_empty(self, nbytes: int) -> np.ndarray:
+        """Uninitialised host bytes that copies to and from the device may run beside the host."""
+        return np.empty(nbytes, np.uint8)
+
+    def copy_in(self, target, source: np.ndarray) -> None:
+        """Enqueue target[...] = source; both uint8 [n], source from `host_empty` and kept till it is done."""
+        target[...] = source
+
+    def copy_out(self, target: np.ndarray, source) -> None:
+        """Enqueue target[...] = source; both uint8 [n], target from `host_empty`."""
+        target[...] = source
+
+    def event(self) -> "Event":
+        """What waits for the work enqueued so far."""
+        return Event()
+
+
+class Event:
+    """A point in the work of a device; here all work before it is done already."""
+
+    def wait(self) -> None:
+        """Return when the work before the event is done."""
+
 
 def get(name: str = "auto") -> Device:
-    """The device called `name`: cpu, simt, cuda, or auto (cpu until the model runs on cuda).
+    """The device called `name`: cpu, simt, cuda, or auto: cuda where it is usable, else cpu.
 
     Raises InputError for an unknown name and UnavailableError when this machine lacks the device.
     """
     if not isinstance(name, str) or name not in (*NAMES, "auto"):
         raise InputError(f"unknown device {name!r}; choose one of {', '.join(NAMES)} or auto")
-    return _get("cpu" if name == "auto" else name)
+    return _get(default_name() if name == "auto" else name)
+
+
+@functools.cache
+def default_name() -> str:
+    """What auto means on this machine: cuda with a usable GPU and CuPy, else cpu."""
+    if not _driver_sees_a_gpu():  # spares a machine without one the import of CuPy
+        return "cpu"
+    try:
+        _get("cuda")
+    except UnavailableError:
+        return "cpu"
+    return "cuda"
+
+
+def _driver_sees_a_gpu() -> bool:
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        count = ctypes.c_int(0)
+        return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+    except (OSError, AttributeError):
+        return False
 
 
 @functools.cache

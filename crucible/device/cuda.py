@@ -1,5 +1,6 @@
 """Device `cuda`: CuPy arrays, CUBINs of our own making, launches on CuPy's current stream."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -45,10 +46,12 @@ class CudaDevice(Device):
 
         self._cupy = cupy
         device = cupy.cuda.Device()
-        self.arch = f"sm_{device.compute_capability}"
+        # Compute capability 9.0 has tensor products (wgmma) that only its own target compiles.
+        self.arch = {"90": "sm_90a"}.get(device.compute_capability, f"sm_{device.compute_capability}")
         self.shared_limit = int(device.attributes["MaxSharedMemoryPerBlockOptin"])
         self._kernels: dict[tuple, Kernel] = {}
         self._modules: dict[Path, object] = {}
+        self._capturing = None
 
     def empty(self, shape, dtype=np.float32):
         return self._cupy.empty(shape, dtype)
@@ -68,6 +71,39 @@ class CudaDevice(Device):
     def synchronize(self) -> None:
         self._cupy.cuda.get_current_stream().synchronize()
 
+    def host_empty(self, nbytes: int) -> np.ndarray:
+        """Page-locked host bytes."""
+        return np.frombuffer(self._cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
+
+    def copy_in(self, target, source: np.ndarray) -> None:
+        self._copy(target.data.ptr, source.ctypes.data, source.nbytes, target.nbytes)
+
+    def copy_out(self, target: np.ndarray, source) -> None:
+        self._copy(target.ctypes.data, source.data.ptr, source.nbytes, target.nbytes)
+
+    def _copy(self, target: int, source: int, nbytes: int, room: int) -> None:
+        if nbytes != room:
+            raise InputError(f"a copy of {nbytes} bytes needs a target of as many, not of {room}")
+        runtime, stream = self._cupy.cuda.runtime, self._cupy.cuda.get_current_stream()
+        runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDefault, stream.ptr)
+
+    def event(self) -> "Event":
+        return Event(self._cupy)
+
+    def capture(self, run) -> "CudaGraph":
+        """The launches of `run()` as a CUDA graph; none of them runs now."""
+        stream = self._capturing = self._capturing or self._cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            stream.begin_capture()
+            try:
+                run()
+            except BaseException:
+                with contextlib.suppress(self._cupy.cuda.runtime.CUDARuntimeError):
+                    stream.end_capture()  # the graph is lost, the stream comes back
+                raise
+            graph = stream.end_capture()
+        return CudaGraph(self._cupy, graph)
+
     def kernel(self, stem: str | Path, entry: str | None = None, **defines) -> Kernel:
         """The kernel `entry` (default: the file's stem) of kernels/<stem>.cu, or of the .cu file at a path.
 
@@ -86,6 +122,27 @@ class CudaDevice(Device):
             function = self._modules[cubin.path].get_function(name)
             self._kernels[memo] = Kernel(name, cubin, function, self.shared_limit)
         return self._kernels[memo]
+
+
+class Event:
+    """An event on the stream that was current when it was made."""
+
+    def __init__(self, cupy):
+        self._event = cupy.cuda.Event(block=False, disable_timing=True)
+        self._event.record()
+
+    def wait(self) -> None:
+        self._event.synchronize()
+
+
+class CudaGraph:
+    """A captured CUDA graph, launched on whichever stream is current."""
+
+    def __init__(self, cupy, graph):
+        self._cupy, self._graph = cupy, graph
+
+    def launch(self) -> None:
+        self._graph.launch(self._cupy.cuda.get_current_stream())
 
 
 def create() -> CudaDevice:

@@ -78,8 +78,8 @@ def fixed(seed: int, geometry: Geometry = Geometry()) -> list[Plan]:
 class Draw:
     """Integers from one counter-based stream, in the order they are asked for."""
 
-    def __init__(self, seed: int, stream: int):
-        self._words = iter(bits(seed, stream, 256).tolist())
+    def __init__(self, seed: int, stream: int, words: int = 256):
+        self._words = iter(bits(seed, stream, words).tolist())
 
     def below(self, n: int) -> int:
         """An integer in [0, n)."""

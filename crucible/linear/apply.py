@@ -2,54 +2,90 @@
 
 import numpy as np
 
-from crucible.device.checks import expect, expect_out, need_cpu
+from crucible.device.checks import expect, expect_out
 from crucible.errors import InputError
+from crucible.linear.gpu_f32 import linear_f32
 from crucible.linear.weights import STORAGES, LinearWeight
 
 Q_LIMIT = 127 * 256  # the largest quantized row value
 
 
-def linear(device, x, weight: LinearWeight, out=None):
-    """x f32 [T][K] through the weight -> f32 [T][N], bias added last."""
+def linear(device, x, weight: LinearWeight, out=None, scratch=None, add=None):
+    """x f32 [T][K] through the weight -> f32 [T][N], bias added last.
+
+    With `add` f32 [T][N] (it may be `out`) the result is add + y, a rounding of its own: the residual.
+    `scratch` lends buffers that outlive the call (crucible.device.scratch); None allocates them.
+    """
     _layer(weight)
-    need_cpu(f"linear_{weight.kind}", device)
     expect("x", x, np.float32, (None, weight.k))
     rows = x.shape[0]
-    out = device.empty((rows, weight.n)) if out is None else out
-    expect_out("out", out, np.float32, (rows, weight.n), (x, weight.packed, weight.scale, weight.bias))
+    out = _output(device, rows, weight, out, (x, weight.packed, weight.scale, weight.bias), add)
+    if device.name != "cpu":
+        run = linear_f32 if weight.kind == "f32" else _gpu_i8().linear_int8
+        run(device, x, weight, out, scratch, add)
+        return out
     if weight.kind == "int8":
         q, top = quantize_rows(device, x)
-        return _linear_int8(device, q, top, weight, out)
+        return _linear_int8(device, q, top, weight, out, add)
     code = STORAGES[weight.storage][0]
-    device.call("crucible_linear", code, x, weight.packed, weight.bias, out, rows, weight.n, weight.k)
-    return out
+    y = out if add is None else device.empty(out.shape)
+    device.call("crucible_linear", code, x, weight.packed, weight.bias, y, rows, weight.n, weight.k)
+    return _added(device, add, y, out)
 
 
-def quantize_rows(device, x):
-    """x f32 [T][K] -> (q int16 [T][K], A f32 [T]): 16-bit fixed point per row."""
-    need_cpu("quantize_rows", device)
+def quantize_rows(device, x, scratch=None):
+    """x f32 [T][K] -> (q, A f32 [T]): 16-bit fixed point per row.
+
+    q is int16 [T][K] on the cpu; elsewhere what `linear_quantized` takes there.
+    """
     expect("x", x, np.float32, (None, None))
+    if device.name != "cpu":
+        return _gpu_i8().quantize_rows(device, x, scratch)
     rows, k = x.shape
     q, top = device.empty((rows, k), np.int16), device.empty(rows)
     device.call("crucible_quantize_rows", x, q, top, rows, k)
     return q, top
 
 
-def linear_quantized(device, q, top, weight: LinearWeight, out=None):
+def linear_quantized(device, q, top, weight: LinearWeight, out=None, scratch=None, add=None):
     """The int8 layer on rows quantized before, so that layers sharing an input quantize it once."""
-    need_cpu("linear_int8", device)
+    if device.name != "cpu":
+        _layer(weight, "int8")
+        return _gpu_i8().linear_quantized(device, q, top, weight, out, scratch, add)
     _quantized(q, weight)
     expect("A", top, np.float32, (q.shape[0],))
-    out = device.empty((q.shape[0], weight.n)) if out is None else out
     inputs = (q, top, weight.packed, weight.scale, weight.bias)
-    expect_out("out", out, np.float32, (q.shape[0], weight.n), inputs)
-    return _linear_int8(device, q, top, weight, out)
+    out = _output(device, q.shape[0], weight, out, inputs, add)
+    return _linear_int8(device, q, top, weight, out, add)
 
 
-def _linear_int8(device, q, top, weight: LinearWeight, out):
-    extents = (q.shape[0], weight.n, weight.k)
-    device.call("crucible_linear_i8", q, top, weight.packed, weight.scale, weight.bias, out, *extents)
+def _output(device, rows: int, weight, out, inputs, add):
+    """`out`, or an array made for it, after checking it and what is added to it."""
+    shape = (rows, weight.n)
+    if add is not None:
+        expect("add", add, np.float32, shape)
+    out = device.empty(shape) if out is None else out
+    expect_out("out", out, np.float32, shape, inputs, () if add is None else (add,))
     return out
+
+
+def _added(device, add, y, out):
+    if add is not None:
+        device.call("crucible_residual", add, y, out, out.size)
+    return out
+
+
+def _gpu_i8():
+    from crucible.linear import gpu_i8
+
+    return gpu_i8
+
+
+def _linear_int8(device, q, top, weight: LinearWeight, out, add):
+    extents = (q.shape[0], weight.n, weight.k)
+    y = out if add is None else device.empty(out.shape)
+    device.call("crucible_linear_i8", q, top, weight.packed, weight.scale, weight.bias, y, *extents)
+    return _added(device, add, y, out)
 
 
 def _layer(weight, kind: str | None = None) -> None:
@@ -68,7 +104,9 @@ def _quantized(q, weight) -> None:
 
 def linear_sums(device, q, weight: LinearWeight):
     """The exact integer sums T int64 [T][N] of an int8 layer before scaling, for conformance."""
-    need_cpu("linear_i8_sums", device)
+    if device.name != "cpu":
+        _layer(weight, "int8")
+        return _gpu_i8().linear_sums(device, q, weight)
     _quantized(q, weight)
     out = device.empty((q.shape[0], weight.n), np.int64)
     device.call("crucible_linear_i8_sums", q, weight.packed, out, q.shape[0], weight.n, weight.k)

@@ -5,8 +5,9 @@ from typing import Literal
 
 import numpy as np
 
-from crucible.device.checks import expect, need_cpu
+from crucible.device.checks import expect
 from crucible.errors import InputError
+from crucible.linear.gpu_f32 import pack_rows
 from crucible.numerics.checks import whole
 
 Kind = Literal["f32", "int8"]
@@ -35,8 +36,9 @@ class LinearWeight:
 
 def quantize_weight(device, w):
     """w f32 [N][K] -> (q int8 [N][K], s_w f32 [N]): 127 levels a row, ties to even (contract section 6)."""
-    need_cpu("quantize_weight", device)
     expect("w", w, np.float32, (None, None))
+    if device.name != "cpu":
+        return _gpu_i8().quantize_weight(device, w)
     n, k = w.shape
     q, scale = device.empty((n, k), np.int8), device.empty(n)
     device.call("crucible_quantize_weight", w, q, scale, n, k)
@@ -69,12 +71,14 @@ def pack_stored(device, rows, storage: str, k: int, bias=None) -> LinearWeight:
     k = whole("k", k)
     if not isinstance(storage, str) or storage not in STORAGES:
         raise InputError(f"storage {storage!r} is unknown; choose one of {', '.join(STORAGES)}")
-    need_cpu("pack", device)
     code, elements, size = STORAGES[storage]
     if k < 1 or k % elements:
         raise InputError(f"a {storage} layer needs a multiple of {elements} inputs, not {k}")
     expect("rows", rows, np.uint8, (None, k // elements * size))
     n, _ = _extent("rows", rows, np.uint8, bias)
+    if device.name != "cpu":
+        packed, storage = pack_rows(device, rows, storage, n, k)
+        return LinearWeight("f32", n, k, packed, bias=bias, storage=storage)
     packed = device.empty(device.call("crucible_packed_size", code, n, k), np.uint8)
     device.call("crucible_pack", code, rows, packed, n, k)
     return LinearWeight("f32", n, k, packed, bias=bias, storage=storage)
@@ -82,14 +86,21 @@ def pack_stored(device, rows, storage: str, k: int, bias=None) -> LinearWeight:
 
 def pack_int8(device, q, scale, bias=None) -> LinearWeight:
     """Pack q int8 [N][K] with s_w f32 [N] as they are: a tied head shares them with the embedding."""
-    need_cpu("pack_i8", device)
     n, k = _extent("q", q, np.int8, bias)
     expect("scale", scale, np.float32, (n,))
+    if device.name != "cpu":
+        return _gpu_i8().pack_int8(device, q, scale, bias)
     if int(q.min()) == -128:
         raise InputError("q holds -128; a quantized weight lies in -127..127")
     packed = device.empty(device.call("crucible_packed_i8_size", n, k), np.int8)
     device.call("crucible_pack_i8", q, packed, n, k)
     return LinearWeight("int8", n, k, packed, scale, bias)
+
+
+def _gpu_i8():
+    from crucible.linear import gpu_i8
+
+    return gpu_i8
 
 
 def _extent(name: str, w, dtype, bias) -> tuple[int, int]:

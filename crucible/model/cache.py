@@ -139,7 +139,7 @@ class KVCache:
             raise InputError(
                 f"length {length} is past the {self.stored[request]} positions of request {request}"
             )
-        rows = np.asarray(self.tables.array[request][: pages_for(length)])
+        rows = self.device.upload(self.tables.array[request][: pages_for(length)])
         found = []
         for pool in (self.kpool, self.vpool):
             pages = self.device.download(pool[rows])  # [n][layers][16][kv_dim]

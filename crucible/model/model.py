@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from crucible import device as devices
-from crucible.device.base import NAMES
-from crucible.errors import InputError, NoKernelError
+from crucible.errors import InputError
 from crucible.files import brief, shown
 from crucible.model.cache import KVCache
 from crucible.model.checkpoint import Checkpoint
@@ -83,13 +82,12 @@ class Model:
     ) -> "Model":
         """Open and pack a model; `mode` is f32 or int8 (contract section 6). Errors as `open_checkpoint`.
 
-        NoKernelError on a device that cannot run a whole model yet (all but cpu).
+        `device` is cpu, cuda, simt (the CUDA sources on the host: slow, for tests) or auto. InputError for
+        another name, UnavailableError for one that this machine lacks.
         """
         start = time.perf_counter()
         if not isinstance(mode, str) or mode not in MODES:
             raise InputError(f"unknown mode {mode!r}; choose one of {', '.join(MODES)}")
-        if device in NAMES and device != "cpu":
-            raise NoKernelError("the whole model", device)
         target = devices.get(device)
         checkpoint = open_checkpoint(path_or_name)
         return cls.from_checkpoint(checkpoint, target, mode, progress, start)

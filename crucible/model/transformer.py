@@ -1,37 +1,32 @@
 """The one forward pass of every model, mode and device (contract section 7)."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from crucible.attention.run import Launch
-from crucible.attention.run import run as attend
-from crucible.attention.variants import default
 from crucible.device import Device
 from crucible.errors import InputError
-from crucible.kv.slices import Slice, pack
+from crucible.kv.slices import Packed, Slice, pack
 from crucible.kv.validation import validate
-from crucible.linear.apply import linear
 from crucible.model.cache import KVCache
 from crucible.model.config import ModelConfig
-from crucible.model.replay import Recorder, assign
-from crucible.model.weights import Block, Weights
+from crucible.model.graphs import Graphs
+from crucible.model.layers import Mark, Trace
+from crucible.model.native import NativeRunner
+from crucible.model.packed import PackedRunner, Ran, Step, Timing
+from crucible.model.weights import Weights
 from crucible.numerics.checks import whole_array
 from crucible.numerics.contract import PAGE_SIZE
-from crucible.ops.embedding import embed
-from crucible.ops.kv_store import store_kv
-from crucible.ops.norm import rmsnorm
-from crucible.ops.pointwise import residual, swiglu
-from crucible.ops.rope import rope
 from crucible.ops.rope_tables import rope_table
+from crucible.sampling.params import SamplingParams
+from crucible.sampling.rows import host_batch
+from crucible.sampling.sample import Sample, refuse, sample
 
-# trace(name, layer, array): array is a device buffer that the next step overwrites; copy what you keep.
-# layer is None outside the blocks. Names in order: embed; attn_norm, q, k, v, q_rot, k_rot, attn, attn_out,
-# after_attn, ffn_norm, swiglu, after_ffn per layer; last_hidden, final_norm (of the rows with logits).
-Trace = Callable[[str, int | None, Any], None]
+__all__ = ["Chosen", "Trace", "Transformer", "check_ids"]
 
 
 def check_ids(ids: Sequence[int] | np.ndarray, vocab: int) -> np.ndarray:
@@ -54,47 +49,25 @@ def _rows(rows: Sequence[int] | np.ndarray, count: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class _Inputs:
-    """Device copies of what one forward reads: ids, positions [T], descriptors [S][4], page tables.
+class Chosen:
+    """A step with its tokens: one Sample a row of logits f32 [R][V] (on the device, till the next step)."""
 
-    `capacity` is at least every row's history length, `longest` every slice's rows.
-    """
-
-    ids: Any
-    positions: Any
-    desc: Any
-    tables: Any
-    capacity: int
-    longest: int
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """A recorded decode step: write the inputs, run the calls, read the logits."""
-
-    inputs: _Inputs
-    calls: Sequence[Callable[[], Any]]
+    samples: list[Sample]
     logits: Any
-    launches: frozenset[Launch]
-
-    def replay(self, ids: np.ndarray, positions: np.ndarray, desc: np.ndarray) -> Any:
-        self.inputs.ids[...], self.inputs.positions[...], self.inputs.desc[...] = ids, positions, desc
-        for call in self.calls:
-            call()
-        return self.logits
 
 
 @dataclass
 class Transformer:
     """A model's weights on a device and the forward pass over a paged K/V cache.
 
-    Scratch buffers are shared: one forward runs at a time, and threads wait for each other.
+    Scratch buffers are shared: one forward runs at a time, and threads wait for each other. On cuda and
+    simt a batch that comes again is captured as a graph unless `graphs` is False.
     """
 
     device: Device
     config: ModelConfig
     weights: Weights
-    _scratch: dict[str, Any] = field(default_factory=dict, repr=False)
+    graphs: bool = True
     _rope: tuple[Any, Any] | None = field(default=None, repr=False)
     # Stands for this object in a cache's recordings: an id may come again when the object is dead.
     _token: object = field(default_factory=object, repr=False)
@@ -102,14 +75,19 @@ class Transformer:
     _busy: bool = field(default=False, repr=False)
     _last: threading.local = field(default_factory=threading.local, repr=False)
 
+    def __post_init__(self) -> None:
+        kind = NativeRunner if self.device.name == "cpu" else PackedRunner
+        self.runner = kind(self.device, self.config, self.weights)
+
     @property
     def launches(self) -> frozenset[Launch]:
         """Attention launches of this thread's last forward."""
         return getattr(self._last, "launches", frozenset())
 
-    @launches.setter
-    def launches(self, value: frozenset[Launch]) -> None:
-        self._last.launches = value
+    @property
+    def timing(self) -> Timing | None:
+        """Host times of this thread's last forward on cuda or simt; None before it and on cpu."""
+        return getattr(self._last, "timing", None)
 
     def forward(
         self,
@@ -119,25 +97,81 @@ class Transformer:
         rows: Sequence[int] | None = None,
         trace: Trace | None = None,
         variant: str | None = None,
+        graph: bool = True,
+        packed: bool = True,
     ) -> Any:
         """Logits f32 [R][V] of `rows` (packed row numbers; default: the last row of every slice).
 
         ids: the tokens of all slices, packed in order, T in all. Their K and V go to the cache's
         pages; each row attends to its own request's positions up to its own, which must have been
         stored. The result belongs to the caller. `variant` names an attention variant (see
-        crucible.attention.run.run, which also says what None means). InputError for ids outside the
-        vocabulary or slices that do not fit the cache, before anything reaches the device.
+        crucible.attention.run.run, which also says what None means). `graph` False launches every kernel
+        anew; `packed` False runs the slices one after another, a control that moves no bit. InputError for
+        ids outside the vocabulary or slices that do not fit the cache, before anything reaches the device.
         """
         with self._lock:
-            if self._busy:
-                raise InputError("a trace must not call forward on its own transformer; take another one")
-            self._busy = True
-            try:
-                return self._forward(ids, slices, cache, rows, trace, variant)
-            finally:
-                self._busy = False
+            checked = self._check(ids, slices, cache, rows)
+            if packed or len(slices) == 1:
+                ran = self._run(checked, cache, None, trace, variant, graph)
+                return ran.logits if ran.owned else self._copy(ran.logits)
+            return self._one_by_one(checked, slices, cache, trace, variant, graph)
 
-    def _forward(self, ids, slices, cache: KVCache, rows, trace: Trace | None, variant: str | None) -> Any:
+    def choose(
+        self,
+        ids: Sequence[int] | np.ndarray,
+        slices: Sequence[Slice],
+        cache: KVCache,
+        params: Sequence[SamplingParams],
+        draws: Sequence[int],
+        rows: Sequence[int] | None = None,
+        variant: str | None = None,
+        graph: bool = True,
+    ) -> Chosen:
+        """`forward`, and a token for each of its rows of logits by `params` and draw numbers of that row.
+
+        On cuda and simt the tokens are chosen on the device, in the same graph, and are all that comes back.
+        InputError also for logits outside the contract (section 8).
+        """
+        with self._lock:
+            checked = self._check(ids, slices, cache, rows)
+            wanted = len(slices) if rows is None else len(checked[3])
+            if not len(params) == len(draws) == wanted:
+                raise InputError(f"{wanted} rows of logits need as many sampling parameters and draw numbers")
+            if self.device.name == "cpu":
+                logits = self._run(checked, cache, None, None, variant, graph).logits
+                given = zip(logits, params, draws, strict=True)
+                return Chosen([sample(self.device, row, p, d) for row, p, d in given], logits)
+            ran = self._run(checked, cache, host_batch(list(params), list(draws)), None, variant, graph)
+            found = self.runner.results(wanted, ran.results)
+            for status, p in zip(found["status"].tolist(), params, strict=True):
+                refuse(status, p.temperature)
+            columns = (found[name].tolist() for name in ("token", "kept", "u"))
+            chosen = zip(*columns, strict=True)
+            return Chosen([Sample(t, k, None if u < 0 else u) for t, k, u in chosen], ran.logits)
+
+    def profiled(
+        self,
+        ids: Sequence[int] | np.ndarray,
+        slices: Sequence[Slice],
+        cache: KVCache,
+        params: Sequence[SamplingParams],
+        mark: Mark,
+        fused: bool = True,
+    ) -> Any:
+        """A forward with tokens whose stages call `mark` before their launches; for a profile."""
+        with self._lock:
+            checked = self._check(ids, slices, cache, None)
+            batch = host_batch(list(params), [0] * len(params))
+            return self._run(checked, cache, batch, None, None, False, mark, fused)
+
+    def captures(self, cache: KVCache) -> Graphs:
+        """The graphs of this transformer over a cache, with their statistics."""
+        return cache.prepared.setdefault((self._token,), Graphs())
+
+    def _check(self, ids, slices, cache: KVCache, rows) -> tuple[np.ndarray, Packed, Any, np.ndarray | None]:
+        """(ids, packed, positions of the rope table, rows or None) of a call, all checked."""
+        if self._busy:
+            raise InputError("a trace must not call forward on its own transformer; take another one")
         packed = pack(slices)
         ids = check_ids(ids, self.config.vocab)
         if ids.shape != (packed.rows,):
@@ -158,36 +192,67 @@ class Transformer:
             owners=cache.owners,
         )
         cache.check_history(packed.desc)
+        return ids, packed, capacity, None if rows is None else _rows(rows, packed.rows)
+
+    def _run(
+        self, checked, cache, sampling, trace, variant, graph: bool, mark: Mark | None = None, fused=True
+    ):
+        ids, packed, capacity, rows = checked
         self._reserve_rope(capacity)
-        step = (ids, packed.positions, packed.desc)
-        self.launches = frozenset()
-        if rows is not None or trace is not None or packed.rows != len(slices):
-            ends = packed.desc[:, 0] + packed.desc[:, 1] - 1
-            wanted = np.ascontiguousarray(ends if rows is None else _rows(rows, packed.rows), np.int32)
-            longest = int(packed.desc[:, 1].max())
-            inputs = _Inputs(*map(self.device.upload, (*step, cache.tables.array)), packed.max_end, longest)
-            logits = self._run(self.device, inputs, cache, wanted, trace, variant)
-            cache.note(packed.desc)
-            return logits
-        # Pure decode, one row a slice: record once for this number of rows, then replay.
-        key = (self._token, self._rope[0].shape[0], packed.rows, variant, default())
-        if key in cache.prepared:
-            self.launches = cache.prepared[key].launches
-            logits = cache.prepared[key].replay(*step)
-            cache.note(packed.desc)
-            return logits.copy()
-        own = [self.device.upload(array.copy()) for array in step]
-        inputs = _Inputs(*own, self.device.upload(cache.tables.array), capacity, 1)
-        recorder = Recorder(self.device)
-        # A recording owns its scratch: growing the shared one must not move its buffers.
-        shared, self._scratch = self._scratch, {}
+        self._last.launches = frozenset()
+        self._busy = True
         try:
-            logits = self._run(recorder, inputs, cache, None, None, variant)
+            if self.device.name == "cpu":
+                ran = self._native(ids, packed, capacity, rows, cache, trace, variant)
+            else:
+                ran = self._packed(ids, packed, rows, cache, sampling, trace, variant, graph, mark, fused)
         finally:
-            self._scratch = shared
-        cache.prepared[key] = _Prepared(inputs, recorder.calls, logits, self.launches)
+            self._busy = False
         cache.note(packed.desc)
-        return logits.copy()
+        self._last.launches, self._last.timing = ran.launches, ran.timing
+        return ran
+
+    def _native(self, ids, packed: Packed, capacity: int, rows, cache, trace, variant) -> Ran:
+        step = (ids, packed.positions, packed.desc)
+        if rows is None and trace is None and packed.rows == len(packed.desc):
+            # Pure decode, one row a slice: recorded once for this number of rows, then replayed.
+            return self.runner.replay(self._token, step, capacity, cache, self._rope, variant)
+        if rows is None:
+            rows = _ends(packed)
+        return self.runner.run(step, rows, packed, cache, self._rope, trace, variant)
+
+    def _packed(self, ids, packed: Packed, rows, cache, sampling, trace, variant, graph, mark, fused) -> Ran:
+        if rows is None and packed.rows != len(packed.desc):
+            rows = _ends(packed)
+        step = Step(ids, packed.positions, packed.desc, rows, sampling)
+        graphs = self.captures(cache) if self.graphs and graph and not (trace or mark) else None
+        marks = {} if mark is None else {"mark": mark}
+        return self.runner.run(step, cache, graphs, self._rope, variant, trace, fused=fused, **marks)
+
+    def _copy(self, logits: Any) -> Any:
+        out = self.device.empty(tuple(logits.shape))
+        out[...] = logits
+        return out
+
+    def _one_by_one(self, checked, slices, cache, trace, variant, graph: bool) -> Any:
+        ids, packed, capacity, rows = checked
+        launches = frozenset()
+        rows = _ends(packed) if rows is None else rows
+        out = self.device.empty((rows.size, self.config.vocab))
+        for (first, length, *_), one in zip(packed.desc.tolist(), slices, strict=True):
+            here = np.flatnonzero((rows >= first) & (rows < first + length))
+            alone = pack([one])
+            wanted = np.ascontiguousarray(rows[here] - first)
+            wanted = (
+                None if wanted.tolist() == [length - 1] else wanted
+            )  # as by default, so that it is replayed
+            checked = ids[first : first + length], alone, capacity, wanted
+            logits = self._run(checked, cache, None, trace, variant, graph).logits
+            launches |= self.launches
+            if here.size:
+                out[self.device.upload(here)] = logits
+        self._last.launches = launches
+        return out
 
     def _reserve_rope(self, capacity: int) -> None:
         if self._rope is None or self._rope[0].shape[0] < capacity:
@@ -195,99 +260,7 @@ class Transformer:
             tables = rope_table(self.config.rope_theta, self.config.head_dim, positions)
             self._rope = tuple(self.device.upload(table) for table in tables)
 
-    def _buffer(self, name: str, rows: int, width: int) -> Any:
-        """Scratch f32 [rows][width], reused between calls and grown by need."""
-        have = self._scratch.get(name)
-        if have is None or have.shape[0] < rows:
-            have = self._scratch[name] = self.device.empty((rows, width))
-        return have[:rows]
 
-    def _run(self, device, inputs: _Inputs, cache: KVCache, wanted, trace: Trace | None, variant) -> Any:
-        """All layers over packed rows; `wanted` None means logits of every row, in order."""
-        config, rows = self.config, inputs.ids.shape[0]
-        trace = trace or (lambda name, layer, array: None)
-        x = embed(device, self.weights.embedding, inputs.ids, out=self._buffer("x", rows, config.hidden))
-        trace("embed", None, x)
-        for layer, block in enumerate(self.weights.blocks):
-            x = self._attend(device, inputs, cache, layer, block, x, trace, variant)
-            x = self._feed_forward(device, layer, block, x, trace)
-        trace("last_hidden", None, x)
-        if wanted is None:
-            wanted_rows = rows
-        else:
-            wanted_rows = wanted.shape[0]
-            if wanted_rows == 0:
-                return device.empty((0, config.vocab))
-            # A gather of rows is an embedding lookup with x as the table.
-            x = embed(device, x, device.upload(wanted), out=self._buffer("last", wanted_rows, config.hidden))
-        h = rmsnorm(device, x, self.weights.output_norm, np.float32(config.eps), out=x)
-        trace("final_norm", None, h)
-        return linear(device, h, self.weights.head, out=device.empty((wanted_rows, config.vocab)))
-
-    def _attend(self, device, inputs, cache, layer: int, block: Block, x, trace: Trace, variant) -> Any:
-        config, rows, eps = self.config, x.shape[0], np.float32(self.config.eps)
-        h = rmsnorm(device, x, block.attn_norm, eps, out=self._buffer("h", rows, config.hidden))
-        trace("attn_norm", layer, h)
-        width = config.q_dim + 2 * config.kv_dim
-        qkv = linear(device, h, block.qkv, out=self._buffer("qkv", rows, width))
-        q = self._columns(device, "q", qkv, 0, config.q_dim)
-        k = self._columns(device, "k", qkv, config.q_dim, config.kv_dim)
-        v = self._columns(device, "v", qkv, config.q_dim + config.kv_dim, config.kv_dim)
-        for name, array in (("q", q), ("k", k), ("v", v)):
-            trace(name, layer, array)
-        if block.q_norm is not None:  # over each head's D channels, before the rotation
-            for array, weight in ((q, block.q_norm), (k, block.k_norm)):
-                heads = array.reshape(-1, config.head_dim)
-                rmsnorm(device, heads, weight, eps, out=heads)
-        cos, sin = self._rope
-        q = rope(device, q, inputs.positions, cos, sin, config.head_dim, out=q)
-        k = rope(device, k, inputs.positions, cos, sin, config.head_dim, out=k)
-        trace("q_rot", layer, q)
-        trace("k_rot", layer, k)
-        store_kv(device, k, v, cache.kpool, cache.vpool, inputs.tables, inputs.desc, layer)
-        result = attend(
-            device,
-            q,
-            cache.kpool,
-            cache.vpool,
-            inputs.tables,
-            inputs.desc,
-            layer,
-            config.kv_heads,
-            config.head_dim,
-            variant=variant,
-            out=self._buffer("attended", rows, config.q_dim),
-            capacity=inputs.capacity,
-            longest=inputs.longest,
-            k=k,
-            v=v,
-        )
-        self.launches |= {result.launch}
-        attended = result.out
-        trace("attn", layer, attended)
-        projected = linear(device, attended, block.output, out=self._buffer("projected", rows, config.hidden))
-        trace("attn_out", layer, projected)
-        x = residual(device, x, projected, out=x)
-        trace("after_attn", layer, x)
-        return x
-
-    def _columns(self, device, name: str, fused, start: int, width: int) -> Any:
-        """Columns of a fused buffer as a contiguous array: in place for one row, else copied."""
-        view = fused[:, start : start + width]
-        if fused.shape[0] == 1:
-            return view
-        return assign(device, self._buffer(name, fused.shape[0], width), view)
-
-    def _feed_forward(self, device, layer: int, block: Block, x, trace: Trace) -> Any:
-        config, rows = self.config, x.shape[0]
-        h = self._buffer("h", rows, config.hidden)
-        h = rmsnorm(device, x, block.ffn_norm, np.float32(config.eps), out=h)
-        trace("ffn_norm", layer, h)
-        gate_up = linear(device, h, block.gate_up, out=self._buffer("gate_up", rows, 2 * config.ffn))
-        gate, up = gate_up[:, : config.ffn], gate_up[:, config.ffn :]
-        activated = swiglu(device, gate, up, out=self._buffer("activated", rows, config.ffn))
-        trace("swiglu", layer, activated)
-        projected = linear(device, activated, block.down, out=self._buffer("projected", rows, config.hidden))
-        x = residual(device, x, projected, out=x)
-        trace("after_ffn", layer, x)
-        return x
+def _ends(packed: Packed) -> np.ndarray:
+    """The last packed row of every segment."""
+    return np.ascontiguousarray(packed.desc[:, 0] + packed.desc[:, 1] - 1, np.int32)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from crucible.device.checks import expect, expect_out, need_cpu
+from crucible.device.checks import expect, expect_out
 from crucible.errors import InputError
 from crucible.numerics.checks import real
 
@@ -12,16 +12,24 @@ def rmsnorm(device, x, weight, eps, out=None):
 
     x f32 [T][N], weight f32 [N], eps f32; `out` f32 [T][N] may be x itself. Returns out.
     """
-    need_cpu("rmsnorm", device)
     expect("x", x, np.float32, (None, None))
     rows, n = x.shape
     expect("weight", weight, np.float32, (n,))
     out = device.empty(x.shape) if out is None else out
     expect_out("out", out, np.float32, (rows, n), (weight,), (x,))
+    eps = check_eps(eps)
+    if device.name == "cpu":
+        device.call("crucible_rmsnorm", x, weight, out, rows, n, eps)
+    elif out.size:
+        device.kernel("rmsnorm").launch(rows, 256, (x, weight, out, np.int32(n), eps))
+    return out
+
+
+def check_eps(eps) -> np.float32:
+    """eps as float32; InputError unless it is finite there and at least 0."""
     if not isinstance(eps, np.float32):
         with np.errstate(over="ignore"):
             eps = np.float32(real("eps", eps))
     if not (np.isfinite(eps) and eps >= 0):
         raise InputError(f"eps {eps} must be finite in float32 and at least 0")
-    device.call("crucible_rmsnorm", x, weight, out, rows, n, eps)
-    return out
+    return eps

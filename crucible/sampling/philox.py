@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from crucible.device.checks import expect, need_cpu
+from crucible.device.checks import expect
 from crucible.errors import InputError
 from crucible.numerics.checks import whole
 
@@ -11,11 +11,15 @@ DRAW_LIMIT = 1 << 32
 
 def philox(device, counter, key):
     """counter uint32 [n][4], key uint32 [n][2] -> words uint32 [n][4]."""
-    need_cpu("philox", device)
     expect("counter", counter, np.uint32, (None, 4))
     expect("key", key, np.uint32, (counter.shape[0], 2))
     out = device.empty(counter.shape, np.uint32)
-    device.call("crucible_philox", counter, key, out, counter.shape[0])
+    n = counter.shape[0]
+    if device.name == "cpu":
+        device.call("crucible_philox", counter, key, out, n)
+    elif n:
+        kernel = device.kernel("sampling_parts", "philox")
+        kernel.launch(-(-n // 256), 256, (counter, key, out, np.int32(n)))
     return out
 
 

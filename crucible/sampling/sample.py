@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crucible.device.checks import expect, need_cpu
+from crucible.device.checks import expect
 from crucible.errors import InputError
 from crucible.numerics.checks import real, whole
+from crucible.sampling import rows
 from crucible.sampling.params import SAMPLERS, SamplingParams
 from crucible.sampling.philox import check_draw
 
@@ -27,7 +28,8 @@ _REFUSALS = {
 }
 
 
-def _refuse(status: int, temperature=1) -> None:
+def refuse(status: int, temperature=1) -> None:
+    """InputError with the reason of a status other than 0."""
     if status:
         raise InputError(_REFUSALS[status].format(temperature=temperature))
 
@@ -45,13 +47,14 @@ def sample(device, logits, params: SamplingParams, draw: int = 0, u: float | Non
     `u` in [0, 1) replaces the draw of the inverse-cdf sampler (for checks at exact boundaries).
     InputError for logits outside the contract and for a temperature that overflows one.
     """
-    need_cpu("sample", device)
     vocab = _size(logits)
     if not isinstance(params, SamplingParams):
         raise InputError(f"params is {type(params).__name__}; it must be SamplingParams")
     draw = check_draw(draw)
     if u is not None and not 0 <= real("u", u) < 1:
         raise InputError(f"u {u} must be at least 0 and less than 1")
+    if device.name != "cpu":
+        return _sample_row(device, logits, params, draw, u)
     token, kept, used = np.zeros(1, np.int32), np.zeros(1, np.int32), np.zeros(1, np.float64)
     if params.greedy:
         return Sample(greedy(device, logits), 1, None)
@@ -61,21 +64,33 @@ def sample(device, logits, params: SamplingParams, draw: int = 0, u: float | Non
         *(draw, SAMPLERS.index(params.sampler), -1.0 if u is None else float(u)),
         *(token, kept, used),
     )
-    _refuse(status, params.temperature)
+    refuse(status, params.temperature)
     return Sample(int(token[0]), int(kept[0]), float(used[0]) if params.sampler == "inverse-cdf" else None)
+
+
+def _sample_row(device, logits, params: SamplingParams, draw: int, u: float | None, ids=None) -> Sample:
+    given = None if u is None else device.upload(np.array([u], np.float64))
+    batch = rows.make_batch(device, [params], [draw])
+    made = rows.launch(device, logits.reshape(1, -1), batch, given_u=given, ids=ids)
+    token, kept, used, status = (
+        device.download(getattr(made, n))[0] for n in ("token", "kept", "u", "status")
+    )
+    refuse(int(status), params.temperature)
+    return Sample(int(token), int(kept), None if used < 0 else float(used))
 
 
 def greedy(device, logits) -> int:
     """The token with the largest logit, lowest id among equals; logits f32 [V]."""
-    need_cpu("greedy", device)
+    if device.name != "cpu":
+        _size(logits)
+        return _sample_row(device, logits, SamplingParams(), 0, None).token
     token = np.zeros(1, np.int32)
-    _refuse(device.call("crucible_greedy", logits, _size(logits), token))
+    refuse(device.call("crucible_greedy", logits, _size(logits), token))
     return int(token[0])
 
 
 def rank(device, logits, temperature, k: int) -> np.ndarray:
     """int32 [k]: the first k token ids by logit/temperature descending, then by id ascending."""
-    need_cpu("rank", device)
     vocab = _size(logits)
     k = whole("k", k)
     with np.errstate(over="ignore"):
@@ -84,25 +99,36 @@ def rank(device, logits, temperature, k: int) -> np.ndarray:
         raise InputError(f"temperature {temperature} must be finite in float32 and greater than 0 to rank")
     if not 1 <= k <= vocab:
         raise InputError(f"k {k} must lie in 1..{vocab}, the vocabulary")
+    if device.name != "cpu":
+        ids = device.empty((1, vocab), np.int32)
+        _sample_row(device, logits, SamplingParams(rounded, k), 0, None, ids)
+        return device.download(ids)[0, :k].copy()
     ids = np.zeros(k, np.int32)
-    _refuse(device.call("crucible_rank", logits, vocab, rounded, k, ids), temperature)
+    refuse(device.call("crucible_rank", logits, vocab, rounded, k, ids), temperature)
     return ids
 
 
 def logprobs(device, logits) -> np.ndarray:
     """f64 [V]: log of the softmax over the whole vocabulary at temperature 1; -inf for a -inf logit."""
-    need_cpu("logprobs", device)
+    if device.name != "cpu":
+        _size(logits)
+        made, status = rows.logprob_rows(device, logits.reshape(1, -1))
+        refuse(int(device.download(status)[0]))
+        return device.download(made)[0]
     out = np.zeros(_size(logits), np.float64)
-    _refuse(device.call("crucible_logprobs", logits, out.size, out))
+    refuse(device.call("crucible_logprobs", logits, out.size, out))
     return out
 
 
 def ln(device, v) -> np.ndarray:
     """Natural logarithm of finite v > 0, f64 [n] (the contract's series), for conformance."""
-    need_cpu("ln", device)
     expect("v", v, np.float64, (None,))
-    if not (np.isfinite(v) & (v > 0)).all():
+    host = device.download(v)
+    if not (np.isfinite(host) & (host > 0)).all():
         raise InputError("v holds a value that is not finite and greater than 0; ln takes no other")
     out = device.empty(v.shape, np.float64)
-    device.call("crucible_ln", v, out, v.size)
+    if device.name == "cpu":
+        device.call("crucible_ln", v, out, v.size)
+    elif v.size:
+        device.kernel("sampling_parts", "ln").launch(-(-v.size // 256), 256, (v, out, np.int32(v.size)))
     return out

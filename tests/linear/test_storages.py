@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from crucible.device import get
 from crucible.errors import InputError
 from crucible.linear.apply import linear
 from crucible.linear.weights import STORAGES, pack_stored
@@ -43,6 +44,17 @@ def test_widening_in_flight_has_the_bits_of_widening_first(cpu, storage, rows):
     raw, w = stored(storage, N, k)
     x, bias = inputs.normalish(5, 0, (rows, k)), inputs.normalish(5, 4, N)
     assert_same_bits(scalar.linear_f32(x, w, bias), linear(cpu, x, pack_stored(cpu, raw, storage, k, bias)))
+
+
+@pytest.mark.parametrize("name", ["simt", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("storage", STORAGES)
+def test_packing_for_the_cuda_kernels_widens_exactly(name, storage):
+    device, k = get(name), 352
+    raw, w = stored(storage, N, k)
+    x, bias = inputs.normalish(5, 0, (3, k)), inputs.normalish(5, 4, N)
+    weight = pack_stored(device, device.upload(raw), storage, k, device.upload(bias))
+    assert_same_bits(scalar.linear_f32(x, w, bias), device.download(linear(device, device.upload(x), weight)))
+    assert weight.storage == ("bf16" if storage == "bf16" else "f32")
 
 
 def test_blocks_that_do_not_fill_a_row_are_refused(cpu):

@@ -1,0 +1,223 @@
+"""Linear layers on the GPU beside torch: graph replay, each call reading another copy of the weights."""
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from crucible.bench.attention import measure
+from crucible.bench.attention_timers import Call, Cupy, Torch
+from crucible.bench.linear import SHAPES, Shape
+from crucible.bench.outcome import Outcome
+from crucible.errors import InputError
+from crucible.linear.apply import linear
+from crucible.linear.gpu_choice import KERNELS, choose
+from crucible.linear.gpu_f32 import launch, linear_f32
+from crucible.linear.weights import LinearWeight, pack_stored
+from crucible.numerics import inputs
+from crucible.numerics.bits import compare
+
+ROWS = (1, 16, 256, 1024)
+LAUNCHES = 50
+KINDS = ("f32", "int8")
+CONTRACT = "f32, contract order"
+# Layers of a model follow each other, so a call finds its weights in memory, not in the cache, unless all
+# layers fit there: copies are made until they take this many bytes.
+COLD_BYTES = 160 << 20
+MOST_COPIES = 60
+# Beside the layers of the two models; the last fills the GPU for milliseconds.
+MORE = (Shape("square", "4096", 4096, 4096),)
+
+
+def copies(n: int, k: int, size: int) -> int:
+    """How many copies of a layer's weights a benchmark walks through."""
+    return max(1, min(MOST_COPIES, COLD_BYTES // (n * k * size)))
+
+
+class Bank:
+    """Weights of a shape on the device, by storage, in as many copies as a benchmark walks through."""
+
+    def __init__(self, device, n: int, k: int, storages: Sequence[str]):
+        self.n, self.k = n, k
+        self.host_w = w = inputs.normalish(7, 1, (n, k), np.float32(0.04))
+        halves = (w.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+        raw = {"f32": w, "bf16": halves}
+        self.weights: dict[str, list[LinearWeight]] = {}
+        for storage in storages:
+            rows = device.upload(raw[storage].view(np.uint8))
+            count = copies(n, k, raw[storage].itemsize)
+            self.weights[storage] = [pack_stored(device, rows, storage, k) for _ in range(count)]
+
+
+class Layer:
+    """T rows for a bank's layer on the device: x, an output, and its right bits by storage."""
+
+    def __init__(self, device, bank: Bank, rows: int):
+        self.device, self.rows, self.bank = device, rows, bank
+        self.host_x = inputs.normalish(7, 2, (rows, bank.k), np.float32(1.0))
+        self.x, self.out = device.upload(self.host_x), device.empty((rows, bank.n))
+        self.expected: dict[str, np.ndarray] = {}
+        for storage, weights in bank.weights.items():
+            launch(device, None, self.x, weights[0], self.out)
+            self.expected[storage] = device.download(self.out).copy()
+
+    def check(self, storage: str, run: Callable[[], object], what: str) -> None:
+        """Refuse a call whose bits differ from those of the reference kernel."""
+        self.out[...] = np.float32(np.nan)
+        run()
+        result = compare(self.expected[storage], self.device.download(self.out))
+        if result.differing or result.nan:
+            raise InputError(f"linear kernel {what} differs from the reference: {result}; not timed")
+
+
+def our_calls(
+    device,
+    layer: Layer,
+    timer: Cupy,
+    kernels: Sequence[str | None] = (None,),
+    storages: Sequence[str] | None = None,
+) -> list[Call]:
+    """Ours by storage and kernel (None: the one that is chosen), each held to the reference's bits."""
+    calls = []
+    for storage in layer.bank.weights if storages is None else storages:
+        weights = layer.bank.weights[storage]
+        first = weights[0]
+        for name in kernels:
+            chosen = name or choose(device, layer.rows, first)
+            build = KERNELS[chosen]
+            if build is not None and build.shared(first.k, storage) > device.shared_limit:
+                continue
+            scratch = _Buffers(device)
+
+            def run(turn, name=name, scratch=scratch):
+                linear_f32(device, layer.x, next(turn), layer.out, scratch, kernel=name)
+
+            layer.check(storage, functools.partial(run, itertools.repeat(first)), chosen)
+            title = name or ("crucible f32" if storage == "f32" else "crucible f32, bf16 weights")
+            arithmetic = CONTRACT if storage == "f32" else f"{CONTRACT}, weights stored as bf16"
+            turn = itertools.cycle(weights)
+            calls.append(
+                Call(title, arithmetic, functools.partial(run, turn), True, timer, {"kernel": chosen})
+            )
+    return calls
+
+
+class _Buffers:
+    """Scratch arrays that live as long as a benchmark, by name."""
+
+    def __init__(self, device):
+        self.device, self.held = device, {}
+
+    def take(self, name: str, shape, dtype=np.float32):
+        if name not in self.held or self.held[name].shape != tuple(shape):
+            self.held[name] = self.device.empty(shape, dtype)
+        return self.held[name]
+
+
+def int8_calls(device, layer: Layer, timer: Cupy) -> list[Call]:
+    """Our int8 layer, quantization of the activations included."""
+    from crucible.linear.weights import pack
+
+    n, k = layer.bank.n, layer.bank.k
+    w = device.upload(layer.bank.host_w)
+    weights = [pack(device, w, "int8") for _ in range(copies(n, k, 1))]
+    turn, scratch = itertools.cycle(weights), _Buffers(device)
+
+    def run():
+        linear(device, layer.x, next(turn), layer.out, scratch)
+
+    what = "int8 weights, 16-bit activations, exact sums"
+    return [Call("crucible int8", what, run, True, timer)]
+
+
+def torch_calls(layer: Layer, timer: Torch) -> list[Call]:
+    """torch's f32 layer without TF32 and, labelled, its other arithmetics."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    x = torch.from_numpy(layer.host_x).cuda()
+    w = torch.from_numpy(layer.bank.host_w).cuda()
+    n, k = w.shape
+    product = torch.nn.functional.linear
+
+    def call(name, arithmetic, run, made):
+        turn = itertools.cycle(made)
+        return Call(name, arithmetic, lambda: run(next(turn)), False, timer)
+
+    full = [w.clone() for _ in range(copies(n, k, 4))]
+    halves = [w.bfloat16() for _ in range(copies(n, k, 2))]
+    half_x = x.bfloat16()
+    calls = [
+        call("torch f32", "f32, order of the library, TF32 off", lambda w: product(x, w), full),
+        call(
+            "torch bf16",
+            "other arithmetic: bf16 weights and activations",
+            lambda w: product(half_x, w),
+            halves,
+        ),
+    ]
+    if x.shape[0] > 16 and n % 8 == 0 and k % 8 == 0:  # what the library's integer product takes
+        bytes_x = torch.randint(-127, 128, tuple(x.shape), device="cuda", dtype=torch.int8)
+        bytes_w = [
+            torch.randint(-127, 128, (n, k), device="cuda", dtype=torch.int8) for _ in range(copies(n, k, 1))
+        ]
+        what = "other arithmetic: int8 product alone, 8-bit activations, no scales"
+        calls.append(call("torch._int_mm", what, lambda w: torch._int_mm(bytes_x, w.t()), bytes_w))
+    return calls
+
+
+def run(
+    models: Sequence[str] = (),
+    rows: Sequence[int] = ROWS,
+    against: Sequence[str] = (),
+    rounds: int = 5,
+    kinds: Sequence[str] = KINDS,
+    say: Callable[[str], None] | None = None,
+) -> list[Outcome]:
+    """One Outcome a layer and row count, times in microseconds."""
+    from crucible import device as devices
+
+    shapes = [s for s in (*SHAPES, *MORE) if s.model in models] if models else list(SHAPES)
+    if unknown := set(models) - {s.model for s in (*SHAPES, *MORE)}:
+        raise InputError(
+            f"no linear shapes for model {min(unknown)!r}; choose from {', '.join(sorted(_models()))}"
+        )
+    if bad := [t for t in rows if t < 1]:
+        raise InputError(f"rows must be at least 1, got {bad[0]}")
+    device, ours = devices.get("cuda"), Cupy()
+    theirs = Torch() if "torch" in against else None
+    outcomes = []
+    for shape in shapes:
+        with ours.stream:
+            bank = Bank(device, shape.n, shape.k, ("f32", "bf16") if "f32" in kinds else ())
+        for t in (t for t in rows if t <= shape.most_rows):
+            title = f"{shape.model} {shape.layer} {t}x{shape.k}x{shape.n}"
+            if say:
+                say(title)
+            with ours.stream:
+                layer = Layer(device, bank, t)
+                calls = our_calls(device, layer, ours)
+                calls += int8_calls(device, layer, ours) if "int8" in kinds else []
+            calls += torch_calls(layer, theirs) if theirs else []
+            outcomes.append(measure(title, calls, rounds, LAUNCHES))
+    return outcomes
+
+
+def _models() -> set[str]:
+    return {s.model for s in (*SHAPES, *MORE)}
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """A line a layer: median microseconds of every contender, and torch f32 over ours where both ran."""
+    names = list(dict.fromkeys(c.name for o in outcomes for c in o.contenders))
+    rows = [("us", *names, "torch f32 / ours", "kernel")]
+    for o in outcomes:
+        by_name = {c.name: c for c in o.contenders}
+        medians = {name: float(np.median(c.samples)) for name, c in by_name.items()}
+        ratios = [r for a, b, r in o.speedups() if (a, b) == ("crucible f32", "torch f32")]
+        ratio = f"{float(np.median(ratios[0])):.2f}" if ratios else ""
+        kernel = str(by_name["crucible f32"].facts["kernel"]) if "crucible f32" in by_name else ""
+        rows.append((o.title, *(f"{medians[n]:.1f}" if n in medians else "" for n in names), ratio, kernel))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(v.ljust(w) for v, w in zip(r, widths, strict=True)).rstrip() for r in rows)

@@ -1,0 +1,67 @@
+"""Small arrays of a step sent to the device as one block: a layout, page-locked host memory, one copy."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crucible.device.base import Device
+
+_ALIGN = 64
+_SLOTS = 2  # the host fills one block while the copy of the other may still be on its way
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where named arrays lie in a block of `nbytes`: (name, dtype, shape, offset) each."""
+
+    fields: tuple[tuple[Any, np.dtype, tuple[int, ...], int], ...]
+    nbytes: int
+
+    @classmethod
+    def of(cls, fields: Sequence[tuple[Any, Any, tuple[int, ...]]]) -> "Layout":
+        """The layout of (name, dtype, shape) in order; arrays start at multiples of 64 bytes."""
+        placed, at = [], 0
+        for name, dtype, shape in fields:
+            dtype = np.dtype(dtype)
+            placed.append((name, dtype, tuple(shape), at))
+            at += -(-math.prod(shape) * dtype.itemsize // _ALIGN) * _ALIGN
+        return cls(tuple(placed), at)
+
+    def views(self, block: Any) -> dict[Any, Any]:
+        """The arrays in a uint8 block of at least `nbytes`, on the host or on the device."""
+        return {
+            name: block[at : at + math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+            for name, dtype, shape, at in self.fields
+        }
+
+
+class Staging:
+    """Sends blocks to one device; the host memory and the default target are kept between steps."""
+
+    def __init__(self, device: Device):
+        self._device = device
+        self._slots: list[list[Any]] = [[None, None] for _ in range(_SLOTS)]  # host memory, copy under way
+        self._next = 0
+        self._target: Any = None
+
+    def target(self, nbytes: int) -> Any:
+        """The shared device block, grown to hold `nbytes`."""
+        if self._target is None or self._target.size < nbytes:
+            self._target = self._device.empty((max(nbytes, 1 << 16),), np.uint8)
+        return self._target
+
+    def send(self, layout: Layout, values: Mapping[Any, np.ndarray], target: Any) -> None:
+        """Enqueue one copy of all arrays of the layout into `target` (uint8, at least its bytes)."""
+        slot = self._slots[self._next]
+        self._next = (self._next + 1) % _SLOTS
+        if slot[1] is not None:
+            slot[1].wait()
+        if slot[0] is None or slot[0].size < layout.nbytes:
+            slot[0] = self._device.host_empty(max(layout.nbytes, 1 << 16))
+        for name, view in layout.views(slot[0]).items():
+            view[...] = values[name]
+        self._device.copy_in(target[: layout.nbytes], slot[0][: layout.nbytes])
+        slot[1] = self._device.event()

@@ -1,0 +1,95 @@
+"""Which kernel runs an f32 layer on cuda and simt: the builds and a choice from measurements kept as data."""
+
+import functools
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from crucible.errors import InputError
+from crucible.linear.gpu_f32 import Rows, Tile
+
+TABLE = Path(__file__).with_name("dispatch_f32.json")
+FORMAT = "crucible-linear-dispatch"
+KEPT = 3  # fastest kernels of a point in the file, so that one that does not fit has a next best
+
+KERNELS: dict[str, Tile | Rows | None] = {
+    "reference": None,
+    "tile-128x128": Tile(stages=3),
+    "tile-128x256": Tile(thread_n=16, stages=3, min_blocks=1),
+    "tile-64x128-split": Tile(warps_m=2, stages=3, split=1, min_blocks=4),
+    "rows-1": Rows(),
+    "rows-4": Rows(thread_m=4),
+    "rows-8": Rows(thread_m=8, block_lanes=2),
+    "rows-16": Rows(thread_m=8, row_lanes=2, block_lanes=1, thread_n=2, step=16),
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured layer: T rows, N outputs, K inputs, storage, and kernels by microseconds."""
+
+    T: int
+    N: int
+    K: int
+    storage: str
+    us: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Measured points and where they come from (device, time, commit, kernel digest)."""
+
+    provenance: dict[str, str]
+    points: tuple[Point, ...]
+
+
+@functools.cache
+def load(path: Path = TABLE) -> Table:
+    """The dispatch table at `path`. InputError when the file is not one."""
+    try:
+        body = json.loads(Path(path).read_text(encoding="utf-8"))
+        if body["format"] != FORMAT:
+            raise ValueError(f"format {body['format']!r}")
+        return Table(dict(body["provenance"]), tuple(Point(**p) for p in body["points"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} is not a dispatch table ({error}); run `crucible bench linear --device cuda --tune`"
+        ) from None
+
+
+def save(table: Table, path: Path = TABLE) -> Path:
+    """Write a table: a line a point, fastest kernels only."""
+    lines = []
+    for point in table.points:
+        us = dict(sorted(point.us.items(), key=lambda item: item[1])[:KEPT])
+        lines.append(json.dumps({**asdict(point), "us": {k: round(v, 2) for k, v in us.items()}}))
+    head = json.dumps({"format": FORMAT, "provenance": table.provenance}, indent=1)[:-2]
+    Path(path).write_text(head + ',\n "points": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n", encoding="utf-8")
+    load.cache_clear()
+    _here.cache_clear()
+    return Path(path)
+
+
+def _place(T: int, N: int, K: int) -> tuple[float, float, float]:
+    return 2 * math.log2(T), math.log2(N), math.log2(K)  # rows decide most: a tile of many wastes few
+
+
+def ranking(T: int, N: int, K: int, storage: str, table: Table | None = None) -> tuple[str, ...]:
+    """Kernels, best first, at the measured point nearest to a layer in logarithms; the reference is last."""
+    points = [p for p in (table or load()).points if p.storage == storage]
+    at = _place(T, N, K)
+    near = min(points, key=lambda p: math.dist(at, _place(p.T, p.N, p.K)))
+    return *(name for name in sorted(near.us, key=near.us.get) if name in KERNELS), "reference"
+
+
+_here = functools.lru_cache(maxsize=4096)(ranking)
+
+
+def choose(device, rows: int, weight) -> str:
+    """The name of the kernel for `rows` rows through a layer; reads extents only."""
+    for name in _here(rows, weight.n, weight.k, weight.storage):
+        build = KERNELS[name]
+        if build is None or build.shared(weight.k, weight.storage) <= device.shared_limit:
+            return name
+    return "reference"

@@ -1,0 +1,163 @@
+"""The builds of the int8 layer's kernels on cuda and simt, what each needs, and the choice among them."""
+
+import functools
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from crucible.errors import InputError, NoKernelError
+
+INT32_K = 1 << 17  # the longest sum of digit * weight, at most 128 * 127 each, that int32 holds
+_MOST_BLOCKS = 1 << 16  # blocks of a kernel that strides over its grid
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A build of kernels/linear_i8_tile.cu; the fields are its macros."""
+
+    warps_m: int = 2
+    warps_n: int = 2
+    tile_m: int = 4
+    tile_n: int = 8
+    stages: int = 4
+    min_blocks: int = 2
+
+    stem = "linear_i8_tile"
+
+    def launch(self, kernel, args, T: int, N: int, K: int) -> None:
+        groups, panels = self.warps_m * self.tile_m, self.warps_n * self.tile_n
+        grid = (-(-T // (8 * groups)), -(-N // (8 * panels)))
+        shared = self.stages * (1024 * groups + 512 * panels)
+        kernel.launch(grid, 32 * self.warps_m * self.warps_n, args, shared=shared)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A build of kernels/linear_i8_rows.cu; the fields are its macros."""
+
+    groups: int = 1
+    panels: int = 2
+    warps: int = 4
+    unroll: int = 4
+
+    stem = "linear_i8_rows"
+
+    def launch(self, kernel, args, T: int, N: int, K: int) -> None:
+        grid = (-(-N // (8 * self.panels)), -(-T // (8 * self.groups)))
+        kernel.launch(grid, 32 * self.warps, args)
+
+
+@dataclass(frozen=True)
+class Wgmma:
+    """A build of kernels/linear_i8_wgmma.cu (sm_90a); the fields are its macros, but `waves`.
+
+    waves: how many blocks a multiprocessor is given; 0 makes a block for every tile.
+    """
+
+    tile_n: int = 128
+    warpgroups: int = 2
+    stages: int = 6
+    min_blocks: int = 2
+    waves: int = 0
+
+    stem = "linear_i8_wgmma"
+
+    def launch(self, kernel, args, T: int, N: int, K: int) -> None:
+        tiles = -(-T // (32 * self.warpgroups)) * -(-N // self.tile_n)
+        grid = min(tiles, self.waves * _multiprocessors()) if self.waves else tiles
+        shared = self.stages * (4096 * self.warpgroups + 64 * self.tile_n)
+        kernel.launch(grid, 128 * self.warpgroups + 32, args, shared=shared)
+
+
+@functools.cache
+def _multiprocessors() -> int:
+    import cupy
+
+    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+
+
+KERNELS: dict[str, Tile | Rows | Wgmma | None] = {
+    "reference": None,
+    "tile-64x128": Tile(),
+    "tile-64x64": Tile(tile_n=4, min_blocks=3),
+    "tile-32x128": Tile(warps_m=1, warps_n=4, tile_n=4, min_blocks=3),
+    "tile-32x64": Tile(warps_m=1, warps_n=4, tile_n=2, stages=6, min_blocks=4),
+    "wgmma-64x64": Wgmma(64, 2, 8, 2),
+    "wgmma-64x128": Wgmma(128, 2, 6, 2),
+    "wgmma-64x256": Wgmma(256, 2, 8, 1),
+    "wgmma-64x256-p": Wgmma(256, 2, 8, 1, waves=1),
+    "wgmma-64x128-p": Wgmma(128, 2, 6, 2, waves=2),
+    "wgmma-128x128": Wgmma(128, 4, 6, 1),
+    "wgmma-128x128-p": Wgmma(128, 4, 6, 1, waves=1),
+    "wgmma-32x128": Wgmma(128, 1, 6, 3),
+    "wgmma-32x64": Wgmma(64, 1, 8, 4),
+    "rows-8x8": Rows(1, 1, 4),
+    "rows-8x16": Rows(1, 2, 4),
+    "rows-8x32": Rows(1, 4, 4),
+    "rows-8x8-w8": Rows(1, 1, 8),
+    "rows-16x8": Rows(2, 1, 4),
+    "rows-16x16": Rows(2, 2, 4),
+    "rows-16x32": Rows(2, 4, 4),
+    "rows-16x8-w8": Rows(2, 1, 8),
+}
+
+
+def choose(device, T: int, N: int, K: int) -> str:
+    """The name of the kernel for a layer of T rows, by what was measured (kernels/linear_i8.md)."""
+    if K > INT32_K:
+        return "reference"
+    if T <= 8:
+        return "rows-8x16" if N >= 2048 else "rows-8x8"
+    if T <= 16:
+        return "rows-16x16" if N >= 2048 else "rows-16x8"
+    if -(-T // 64) * -(-N // 128) >= 128:
+        return "tile-64x128"
+    return "tile-32x64"
+
+
+def launch(device, q, top, weight, add, out, name: str | None = None) -> None:
+    """Run one of KERNELS, by default the chosen one; top or out may be None only for `sums`."""
+    T, N, K = q.rows, weight.n, weight.k
+    if T == 0:
+        return
+    name = name or choose(device, T, N, K)
+    if name not in KERNELS:
+        raise InputError(f"int8 kernel {name!r} is unknown; choose one of {', '.join(KERNELS)}")
+    if not runs(device, name):
+        raise NoKernelError(f"int8 kernel {name}", device.name)
+    build = KERNELS[name]
+    if build is None:
+        return _reference(device, q, top, weight, add, out, None)
+    if K > INT32_K:
+        raise InputError(f"kernel {name} sums in int32, exact up to K = {INT32_K}, not {K}; use reference")
+    ends = (weight.scale, weight.bias, add, out)
+    pairs = np.int32(N % 2 == 0 and all(a is None or _address(a) % 8 == 0 for a in ends))
+    args = (q.digits, top, weight.packed, *ends, *map(np.int32, (T, N, K)), pairs)
+    build.launch(device.kernel(build.stem, **macros(build)), args, T, N, K)
+
+
+def macros(build) -> dict[str, int]:
+    """The -D macros of a build."""
+    return {name.upper(): value for name, value in asdict(build).items() if name != "waves"}
+
+
+def runs(device, name: str) -> bool:
+    """Whether the device has what a kernel needs: linear_i8_wgmma.cu is for Hopper alone."""
+    return not isinstance(KERNELS[name], Wgmma) or getattr(device, "arch", None) == "sm_90a"
+
+
+def sums(device, q, weight, out) -> None:
+    """The integers T int64 [T][N] alone."""
+    if out.size:
+        _reference(device, q, None, weight, None, None, out)
+
+
+def _reference(device, q, top, weight, add, out, integers) -> None:
+    blocks = min(-(-q.rows * weight.n // 256), _MOST_BLOCKS)
+    arrays = (q.digits, top, weight.packed, weight.scale, weight.bias, add, out, integers)
+    extents = map(np.int32, (q.rows, weight.n, weight.k))
+    device.kernel("linear_i8_reference").launch(blocks, 256, (*arrays, *extents))
+
+
+def _address(array) -> int:
+    return array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr

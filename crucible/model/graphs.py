@@ -1,0 +1,105 @@
+"""Captured passes of one cache: bounded stores by kind of batch, with what they cost and how often they serve."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+from crucible.device.graph import Graph
+from crucible.device.staging import Layout
+from crucible.model.topology import Chosen, Topology
+
+# Entries of each kind; decode has few keys, packed batches seldom come again.
+LIMITS = {"single": 64, "decode": 64, "packed": 32}
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A captured pass: the block that its launches read, and where its results lie.
+
+    `held` are arrays that the graph writes or reads and nobody else may keep.
+    """
+
+    graph: Graph
+    layout: Layout
+    block: Any
+    views: dict
+    chosen: Chosen
+    logits: Any
+    sampled: Any
+    held: tuple
+
+
+@dataclass
+class Statistics:
+    """What the stores of a cache did: batches served by a capture, batches that ran eagerly, captures."""
+
+    hits: int = 0
+    misses: int = 0
+    captures: int = 0
+    evictions: int = 0
+    invalidations: int = 0
+    capture_seconds: float = 0.0
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the batches that a capture served."""
+        return self.hits / max(self.hits + self.misses, 1)
+
+
+@dataclass
+class Graphs:
+    """The captures of one transformer over one cache.
+
+    A batch is captured the second time that its topology comes: the first pass compiles kernels and
+    grows scratch memory, and a topology that never returns costs nothing. One variant at a time:
+    another one's captures are dropped.
+    """
+
+    statistics: dict[str, Statistics] = field(default_factory=lambda: {kind: Statistics() for kind in LIMITS})
+    _variant: str | None = None
+    _stores: dict[str, OrderedDict] = field(default_factory=lambda: {k: OrderedDict() for k in LIMITS})
+    _seen: dict[str, OrderedDict] = field(default_factory=lambda: {k: OrderedDict() for k in LIMITS})
+
+    def __len__(self) -> int:
+        return sum(map(len, self._stores.values()))
+
+    def use(self, variant: str) -> None:
+        """Drop every capture unless they are of `variant`."""
+        if self._variant == variant:
+            return
+        for kind, store in self._stores.items():
+            self.statistics[kind].invalidations += len(store)
+            store.clear()
+            self._seen[kind].clear()
+        self._variant = variant
+
+    def find(self, made: Topology) -> Captured | None:
+        """The capture of a topology, most recently used from now on; counts hit or miss."""
+        store, statistics = self._stores[made.kind], self.statistics[made.kind]
+        entry = store.get(made)
+        if entry is None:
+            statistics.misses += 1
+            return None
+        store.move_to_end(made)
+        statistics.hits += 1
+        return entry
+
+    def again(self, made: Topology) -> bool:
+        """Whether this topology ran before."""
+        seen = self._seen[made.kind]
+        before = made in seen
+        seen[made] = True
+        seen.move_to_end(made)
+        if len(seen) > 4 * LIMITS[made.kind]:
+            seen.popitem(last=False)
+        return before
+
+    def keep(self, made: Topology, entry: Captured, seconds: float) -> None:
+        """Store a capture; the least recently used one leaves a full store."""
+        store, statistics = self._stores[made.kind], self.statistics[made.kind]
+        store[made] = entry
+        statistics.captures += 1
+        statistics.capture_seconds += seconds
+        if len(store) > LIMITS[made.kind]:
+            store.popitem(last=False)
+            statistics.evictions += 1

@@ -1,0 +1,117 @@
+"""Passes of the cpu device: prefill as it comes, decode recorded once for a number of rows and replayed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crucible.attention.run import Launch
+from crucible.attention.run import run as attend
+from crucible.attention.variants import default
+from crucible.device import Device
+from crucible.device.scratch import Scratch
+from crucible.kv.slices import Packed
+from crucible.model.cache import KVCache
+from crucible.model.config import ModelConfig
+from crucible.model.layers import Inputs, Pass, Trace
+from crucible.model.packed import Ran
+from crucible.model.replay import Recorder
+from crucible.model.weights import Weights
+
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]  # ids, positions [T], descriptors [S][4]
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """Attention by name. `capacity` is at least every row's history, `longest` every slice's rows."""
+
+    cache: KVCache
+    tables: Any
+    desc: Any
+    variant: str | None
+    capacity: int
+    longest: int
+    wants_kv: bool = True
+
+    def run(self, device, q, k, v, layer: int, out) -> Launch:
+        cache, config = self.cache, self.cache.config
+        paged = (cache.kpool, cache.vpool, self.tables, self.desc, layer, config.kv_heads, config.head_dim)
+        extents = {"capacity": self.capacity, "longest": self.longest}
+        return attend(device, q, *paged, variant=self.variant, out=out, **extents, k=k, v=v).launch
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A recorded decode step: write the inputs, run the calls, read the logits."""
+
+    inputs: Inputs
+    calls: Sequence[Callable[[], Any]]
+    ran: Ran
+
+    def replay(self, ids: np.ndarray, positions: np.ndarray, desc: np.ndarray) -> Ran:
+        self.inputs.ids[...], self.inputs.positions[...], self.inputs.desc[...] = ids, positions, desc
+        for call in self.calls:
+            call()
+        return self.ran
+
+
+class NativeRunner:
+    """Runs passes of one model on the cpu device."""
+
+    def __init__(self, device: Device, config: ModelConfig, weights: Weights):
+        self.device, self.config, self.weights = device, config, weights
+        self.scratch = Scratch(device)
+
+    def run(
+        self,
+        step: Arrays,
+        rows: np.ndarray,
+        packed: Packed,
+        cache: KVCache,
+        rope: tuple[Any, Any],
+        trace: Trace | None,
+        variant: str | None,
+    ) -> Ran:
+        """One pass with the logits of `rows` int32 [R]."""
+        longest = int(packed.desc[:, 1].max())
+        inputs = self._inputs(step, rows, cache, variant, packed.max_end, longest)
+        logits = self.device.empty((inputs.wanted, self.config.vocab))
+        launches = self._pass(self.device, inputs, cache, rope, self.scratch, trace, logits)
+        return Ran(logits, None, launches, owned=True)
+
+    def replay(
+        self,
+        owner: object,
+        step: Arrays,
+        capacity: int,
+        cache: KVCache,
+        rope: tuple[Any, Any],
+        variant: str | None,
+    ) -> Ran:
+        """A pass with a row a slice and the logits of all, recorded at its first time; `owner` keys it."""
+        key = (owner, rope[0].shape[0], step[0].size, variant, default())
+        if key in cache.prepared:
+            return cache.prepared[key].replay(*step)
+        own = tuple(array.copy() for array in step)
+        inputs = self._inputs(own, None, cache, variant, capacity, 1)
+        recorder = Recorder(self.device)
+        # A recording owns its scratch: growing the shared one must not move its buffers.
+        logits = self.device.empty((inputs.wanted, self.config.vocab))
+        launches = self._pass(recorder, inputs, cache, rope, Scratch(self.device), None, logits)
+        ran = Ran(logits, None, launches)
+        cache.prepared[key] = _Prepared(inputs, recorder.calls, ran)
+        return ran
+
+    def _inputs(self, step: Arrays, rows, cache: KVCache, variant, capacity: int, longest: int) -> Inputs:
+        ids, positions, desc = step
+        tables = cache.tables.array
+        attention = _Attention(cache, tables, desc, variant, capacity, longest)
+        return Inputs(ids, positions, desc, tables, rows, ids.size if rows is None else rows.size, attention)
+
+    def _pass(
+        self, device, inputs: Inputs, cache, rope, scratch: Scratch, trace, logits
+    ) -> frozenset[Launch]:
+        one = Pass(device, self.config, self.weights, rope, scratch, inputs, cache, trace)
+        one.run(logits)
+        return frozenset(one.launches)

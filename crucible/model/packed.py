@@ -1,0 +1,240 @@
+"""Packed passes on cuda and simt: one upload a call, scratch that stays, captured graphs for what comes again."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crucible.attention.run import Launch
+from crucible.attention.variants import default, find
+from crucible.device import Device
+from crucible.device.graph import capture
+from crucible.device.scratch import Scratch
+from crucible.device.staging import Layout, Staging
+from crucible.kv.table import NO_PAGE
+from crucible.model.cache import KVCache
+from crucible.model.config import ModelConfig
+from crucible.model.graphs import Captured, Graphs
+from crucible.model.layers import Inputs, Mark, Pass, Trace, _unmarked
+from crucible.model.topology import (
+    Chosen,
+    Rehearsal,
+    Topology,
+    make_items,
+    planned_attention,
+    rehearse,
+    stride_of,
+    topology,
+)
+from crucible.model.weights import Weights
+from crucible.sampling.rows import SampleBatch, Sampled, sample_rows
+
+_CHOSEN = 512  # remembered choices of attention
+_SAMPLE_FIELDS = (
+    *(("temperature", np.float32), ("top_k", np.int32), ("top_p", np.float64)),
+    *(("seed", np.uint64), ("draw", np.uint32), ("sampler", np.int32)),
+)
+RESULTS = (("token", np.int32), ("kept", np.int32), ("status", np.int32), ("u", np.float64))
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Host seconds of one call: packing its arrays, enqueueing their one copy, enqueueing the launches.
+
+    `path` says how it ran: eager, captured (eager kernels recorded first, then launched as a graph) or
+    graph; `upload_bytes` went to the device in `uploads` copies.
+    """
+
+    prepare_seconds: float
+    upload_seconds: float
+    launch_seconds: float
+    upload_bytes: int
+    uploads: int
+    path: str
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a call left on the device: logits f32 [R][V], and the results of sampling where it was asked for.
+
+    Valid until the next call, but for logits that are `owned`.
+    """
+
+    logits: Any
+    results: Any
+    launches: frozenset[Launch]
+    timing: Timing | None = None
+    owned: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """A checked call on the host: ids, positions [T], descriptors [S][4], rows [R] or None for all.
+
+    `sampling` holds the fields of a SampleBatch [R] where tokens are wanted.
+    """
+
+    ids: np.ndarray
+    positions: np.ndarray
+    desc: np.ndarray
+    rows: np.ndarray | None
+    sampling: Mapping[str, np.ndarray] | None = None
+
+    @property
+    def wanted(self) -> int:
+        return self.ids.size if self.rows is None else self.rows.size
+
+
+class PackedRunner:
+    """Runs passes of one model on a device that runs the CUDA sources."""
+
+    def __init__(self, device: Device, config: ModelConfig, weights: Weights):
+        self.device, self.config, self.weights = device, config, weights
+        self.scratch, self.staging = Scratch(device), Staging(device)
+        self._rehearsal = Rehearsal(device)
+        self._chosen: OrderedDict[tuple, Chosen] = OrderedDict()
+        self._found = device.host_empty(1 << 12)
+
+    def run(
+        self,
+        step: Step,
+        cache: KVCache,
+        graphs: Graphs | None,
+        rope: tuple[Any, Any],
+        variant: str | None,
+        trace: Trace | None = None,
+        mark: Mark = _unmarked,
+        fused: bool = True,
+    ) -> Ran:
+        """One pass; `graphs` None runs it eagerly, as do a trace and a mark."""
+        started = time.perf_counter()
+        asked, demanded = (default(), False) if variant is None else (find(variant), True)
+        made = topology(step.desc, step.wanted, step.rows is not None, step.sampling is not None)
+        entry, record = None, False
+        if graphs is not None:
+            graphs.use(asked)
+            entry = graphs.find(made)
+            record = entry is None and graphs.again(made)
+        desc = step.desc.copy()
+        desc[:, 3] = np.arange(len(desc))  # a segment has its own row of the tables that are sent
+        chosen = entry.chosen if entry else self._choose(made, desc, cache, asked, demanded)
+        layout = entry.layout if entry else layout_of(made, chosen)
+        values = self._values(step, desc, cache, made, chosen)
+        prepared = time.perf_counter()
+        block = entry.block if entry else self._block(layout, record)
+        self.staging.send(layout, values, block)
+        uploaded = time.perf_counter()
+        if entry is None:
+            views = layout.views(block)
+            entry = self._pass(
+                made, chosen, layout, block, views, cache, rope, record, graphs, trace, mark, fused
+            )
+        else:
+            entry.graph.launch()
+        path = "graph" if entry.graph and not record else "captured" if record else "eager"
+        seconds = prepared - started, uploaded - prepared, time.perf_counter() - uploaded
+        timing = Timing(*seconds, layout.nbytes, 1, path)
+        results = None if entry.sampled is None else entry.sampled[1]
+        return Ran(entry.logits, results, frozenset((chosen.launch,)), timing)
+
+    def _choose(self, made: Topology, desc, cache: KVCache, asked: str, demanded: bool) -> Chosen:
+        key = (made, asked, demanded)
+        chosen = self._chosen.get(key)
+        if chosen is None:
+            chosen = rehearse(self._rehearsal, self.config, cache, made, desc, asked, demanded)
+            self._chosen[key] = chosen
+            if len(self._chosen) > _CHOSEN:
+                self._chosen.popitem(last=False)
+        return chosen
+
+    def _block(self, layout: Layout, own: bool) -> Any:
+        if own:
+            return self.device.empty((layout.nbytes,), np.uint8)
+        return self.staging.target(layout.nbytes)
+
+    def _values(self, step: Step, desc, cache: KVCache, made: Topology, chosen: Chosen) -> dict:
+        values: dict[Any, Any] = {
+            "ids": step.ids,
+            "positions": step.positions,
+            "desc": desc,
+            "rows": step.rows,
+        }
+        stride, have = stride_of(made), cache.tables.array.shape[1]
+        tables = cache.tables.array[step.desc[:, 3], :stride]
+        if have < stride:
+            tables = np.pad(tables, ((0, 0), (0, stride - have)), constant_values=NO_PAGE)
+        values["tables"] = tables
+        for key, _ in chosen.items:
+            values[key] = make_items(desc, key, self.config.kv_heads)
+        if step.sampling is not None:
+            values.update(step.sampling)
+        return values
+
+    def _pass(
+        self, made, chosen, layout, block, views, cache, rope, record, graphs, trace, mark, fused
+    ) -> Captured:
+        scratch, vocab = self.scratch, self.config.vocab
+        attention = planned_attention(self.device, self.config, cache, made, chosen, views, scratch)
+        inputs = Inputs(
+            *(views[name] for name in ("ids", "positions", "desc", "tables")),
+            views.get("rows"),
+            made.wanted,
+            attention,
+        )
+        logits = scratch.take("logits", (made.wanted, vocab))
+        sampled = self._sampled(made) if made.sample else None
+
+        def work(device) -> None:
+            one = Pass(device, self.config, self.weights, rope, scratch, inputs, cache, trace, mark, fused)
+            one.run(logits)
+            if sampled is not None:
+                mark("argmax")
+                batch = SampleBatch(**{name: views[name] for name, _ in _SAMPLE_FIELDS})
+                sample_rows(device, logits, batch, scratch, sampled[0])
+            mark("end")
+
+        graph = None
+        if record:
+            began = time.perf_counter()
+            with scratch.frozen():
+                graph = capture(self.device, work)
+            seconds = time.perf_counter() - began
+        else:
+            work(self.device)
+        held = (*scratch.held(), *rope) if record else ()
+        entry = Captured(graph, layout, block, views, chosen, logits, sampled, held)
+        if record:
+            graphs.keep(made, entry, seconds)
+            graph.launch()
+        return entry
+
+    def _sampled(self, made: Topology) -> tuple[Sampled, Any]:
+        layout = Layout.of([(name, dtype, (made.wanted,)) for name, dtype in RESULTS])
+        block = self.scratch.take("sampled", (layout.nbytes,), np.uint8)
+        return Sampled(**layout.views(block)), block
+
+    def results(self, rows: int, block: Any) -> dict[str, np.ndarray]:
+        """The sampling results of a call on the host, by name [R]: one copy, waited for."""
+        layout = Layout.of([(name, dtype, (rows,)) for name, dtype in RESULTS])
+        if self._found.size < layout.nbytes:
+            self._found = self.device.host_empty(layout.nbytes)
+        host = self._found[: layout.nbytes]
+        self.device.copy_out(host, block)
+        self.device.event().wait()
+        return layout.views(host)
+
+
+def layout_of(made: Topology, chosen: Chosen) -> Layout:
+    """The block that a pass of a topology reads."""
+    i32 = np.int32
+    fields: list[tuple] = [("ids", i32, (made.rows,)), ("positions", i32, (made.rows,))]
+    fields += [("desc", i32, (made.segments, 4)), ("tables", i32, (made.segments, stride_of(made)))]
+    if made.gather:
+        fields.append(("rows", i32, (made.wanted,)))
+    fields += [(key, i32, (count, 4)) for key, count in chosen.items]
+    if made.sample:
+        fields += [(name, dtype, (made.wanted,)) for name, dtype in _SAMPLE_FIELDS]
+    return Layout.of(fields)
