@@ -11,7 +11,7 @@ from crucible import device as devices
 from crucible.attention.variants import AUTO, VARIANTS, default
 from crucible.device.cpu import default_threads
 from crucible.engine.events import Logprobs, TopLogprob
-from crucible.errors import InputError, NoKernelError, UnsupportedError
+from crucible.errors import InputError, UnsupportedError
 from crucible.kv.slices import Slice
 from crucible.kv.table import NO_PAGE
 from crucible.model.cache import KVCache
@@ -19,7 +19,7 @@ from crucible.model.model import Model
 from crucible.numerics.contract import CONTRACT_VERSION
 from crucible.numerics.digest import digest
 from crucible.sampling.params import SamplingParams
-from crucible.sampling.sample import logprobs, rank, sample
+from crucible.sampling.sample import Sample, logprobs, rank, sample
 
 _RECORDINGS = 24  # decode batch sizes whose recorded pass is kept: each holds logits of its rows
 
@@ -87,9 +87,10 @@ class ModelRunner:
     """A Runner over a model's transformer and one paged cache of `pages` pages for `slots` requests.
 
     Every page of the cache is taken at once: who holds which is the engine's business. `page_seed`
-    shuffles the physical pages and fills them with NaN first; `recorded` False runs each decode pass call
-    by call instead of replaying a recording. UnsupportedError where the environment
-    asks for an attention variant that leaves the contract: what runs here keeps the promise or not at all.
+    shuffles the physical pages and fills them with NaN first; `recorded` False runs every pass call by call
+    instead of replaying a recording (cpu) or a captured graph (cuda, simt). UnsupportedError where the
+    environment asks for an attention variant that leaves the contract: what runs here keeps the promise or
+    not at all.
     """
 
     def __init__(
@@ -101,8 +102,6 @@ class ModelRunner:
                 f"attention variant {self.variant} does not keep the contract's bits; the engine "
                 "runs exact ones only"
             )
-        if model.device.name != "cpu":
-            raise NoKernelError("the engine", model.device.name)
         self.model, self.cache = model, KVCache.create(model.device, model.config, pages, slots, page_seed)
         self.recorded = recorded
         self.page_order = self.cache.pages.allocate(pages, "engine")
@@ -148,36 +147,73 @@ class ModelRunner:
         slices = [Slice(part.slot, part.start, len(part.ids)) for part in parts]
         wanted = [part.sampling for part in parts if part.sampling is not None]
         rows = None
-        if len(wanted) < len(parts) or not self.recorded:
+        if len(wanted) < len(parts):
             ends = np.cumsum([len(part.ids) for part in parts]) - 1
             rows = [int(end) for end, part in zip(ends, parts, strict=True) if part.sampling is not None]
+        if self.model.device.name == "cpu":
+            return self._on_host(ids, slices, rows, wanted)
+        return self._on_device(ids, slices, rows, wanted)
+
+    def kv_digests(self, slot: int, length: int) -> tuple[str, str]:
+        k, v = self.cache.read(slot, length)
+        return digest(k), digest(v)
+
+    def _on_host(self, ids, slices, rows, wanted: list[Sampling]) -> list[Outcome]:
+        if rows is None and not self.recorded:
+            rows = list(np.cumsum([s.length for s in slices]) - 1)
         logits = self.model.transformer.forward(ids, slices, self.cache, rows=rows, variant=self.variant)
         while len(self.cache.prepared) > _RECORDINGS:
             del self.cache.prepared[next(iter(self.cache.prepared))]
+        return self._choose_all(logits, wanted)
+
+    def _on_device(self, ids, slices, rows, wanted: list[Sampling]) -> list[Outcome]:
+        run = self.model.transformer
+        if not wanted:
+            run.forward(ids, slices, self.cache, rows=(), variant=self.variant, graph=self.recorded)
+            return []
+        params, draws = [s.params for s in wanted], [s.draw for s in wanted]
+        try:
+            chosen = run.choose(
+                ids, slices, self.cache, params, draws, rows=rows, variant=self.variant, graph=self.recorded
+            )
+        except InputError:
+            # Some row's logits are outside the contract. The same pass again, which stores the same bits,
+            # and a choice row by row tell which; anything else that is wrong is raised once more.
+            logits = run.forward(ids, slices, self.cache, rows=rows, variant=self.variant, graph=False)
+            return self._choose_all(self.model.device.download(logits), wanted)
+        outcomes = []
+        for i, (token, sampling) in enumerate(zip(chosen.samples, wanted, strict=True)):
+            row = self.model.device.download(chosen.logits[i]) if _looks(sampling) else None
+            outcomes.append(self._outcome(row, token, sampling))
+        return outcomes
+
+    def _choose_all(self, logits: Any, wanted: list[Sampling]) -> list[Outcome]:
+        """Outcomes of logits on the host, a row each."""
         rows = [(logits[i], sampling) for i, sampling in enumerate(wanted)]
         if sum(not sampling.params.greedy for sampling in wanted) < 2:
             return [self._choose(*row) for row in rows]
         # Ranking a vocabulary takes the processor milliseconds a row, and leaves the interpreter free.
         return list(self._threads.map(lambda row: self._choose(*row), rows))
 
-    def kv_digests(self, slot: int, length: int) -> tuple[str, str]:
-        k, v = self.cache.read(slot, length)
-        return digest(k), digest(v)
-
-    def _choose(self, logits: Any, sampling: Sampling) -> Outcome:
+    def _choose(self, logits: np.ndarray, sampling: Sampling) -> Outcome:
         try:
-            chosen = sample(self.model.device, logits, sampling.params, sampling.draw)
+            chosen = sample(self._host, logits, sampling.params, sampling.draw)
         except InputError as refused:  # NaN or infinite logits: this row's fault
             return Outcome(-1, error=str(refused))
-        mark = found = None
-        if sampling.digest or sampling.logprobs is not None:
-            on_host = self.model.device.download(logits)
-            mark = digest(on_host) if sampling.digest else None
-            if sampling.logprobs is not None:
-                found = self._logprobs(on_host, chosen.token, sampling.logprobs)
-        return Outcome(chosen.token, chosen.kept, mark, found)
+        return self._outcome(logits, chosen, sampling)
 
-    def _logprobs(self, logits: np.ndarray, token: int, top: int) -> Logprobs:
-        values = logprobs(self._host, logits)
+    def _outcome(self, logits: np.ndarray | None, chosen: Sample, sampling: Sampling) -> Outcome:
+        if logits is None or not _looks(sampling):
+            return Outcome(chosen.token, chosen.kept)
+        mark = digest(logits) if sampling.digest else None
+        if sampling.logprobs is None:
+            return Outcome(chosen.token, chosen.kept, mark)
+        values, top = logprobs(self._host, logits), sampling.logprobs
         best = rank(self._host, logits, 1.0, top).tolist() if top else []
-        return Logprobs(float(values[token]), tuple(TopLogprob(i, float(values[i])) for i in best))
+        likeliest = tuple(TopLogprob(i, float(values[i])) for i in best)
+        return Outcome(chosen.token, chosen.kept, mark, Logprobs(float(values[chosen.token]), likeliest))
+
+
+def _looks(sampling: Sampling) -> bool:
+    """Something beside the token is asked for, which takes the logits."""
+    return sampling.digest or sampling.logprobs is not None
