@@ -77,12 +77,6 @@ class Handle:
             raise self._end
         return self._end
 
-    def _put(self, event: Event | Exception) -> None:
-        if isinstance(event, Token):
-            self._events.append(event)
-        else:
-            self._end = event
-
 
 class Engine:
     """Serves many requests of one model at once; a context manager.
@@ -258,17 +252,21 @@ class Engine:
         with self._lock:
             for job, event in events:
                 handle: Handle = job.handle
-                handle._put(event)
-                if not isinstance(event, Token):
+                if type(event) is Token:
+                    handle._events.append(event)
+                else:
+                    handle._end = event
                     self._live.pop(job.id, None)
-                self._collect(handle, loops)
+                if handle._waiter is not None:
+                    self._collect(handle, loops)
             self._news.notify_all()
         _wake(loops)
 
     @staticmethod
     def _collect(handle: Handle, loops: dict) -> None:
-        if handle._waiter is not None:
-            loop, flag = handle._waiter
+        waiter = handle._waiter
+        if waiter is not None:
+            loop, flag = waiter
             flags = loops.setdefault(loop, [])
             if flag not in flags:
                 flags.append(flag)
@@ -281,11 +279,10 @@ class Engine:
             jobs = {job.id: job for job in (*self._inbox, *self._loop.waiting, *self._loop.running)}
             for id, handle in list(self._live.items()):
                 if failure is None and id in jobs:
-                    handle._put(jobs[id].result("cancelled", None, (None, None)))
+                    handle._end = jobs[id].result("cancelled", None, (None, None))
                 else:
-                    handle._put(
-                        EngineStopped(f"the engine stopped: {failure}; no token of that step is given")
-                    )
+                    why = f"the engine stopped: {failure}; no token of that step is given"
+                    handle._end = EngineStopped(why)
                 self._collect(handle, loops)
             self._live.clear()
             self._inbox.clear()

@@ -30,7 +30,7 @@ class Job:
         self.id, self.request, self.decoder, self.handle = id, request, decoder, handle
         self.known = list(request.prompt)
         self.prompt_rows = len(self.known)
-        self.stops = StopStrings(request.stop_strings)
+        self.stops = StopStrings(request.stop_strings) if request.stop_strings else None
         self.pieces: list[str] = []
         self.digests: list[str] = []
         self.logprobs: list[Logprobs] = []
@@ -54,30 +54,35 @@ class Job:
 
     def accept(self, outcome: Outcome) -> tuple[Token, str | None, int | str | None]:
         """Add a chosen token; (its event, the reason if the request ends with it, what stopped it)."""
-        index, request = self.made, self.request
-        if index == 0:
-            self.first_token = time.perf_counter()
-        token = outcome.token
-        self.known.append(token)
-        if outcome.logits_digest is not None:
-            self.digests.append(outcome.logits_digest)
-        if outcome.logprobs is not None:
-            self.logprobs.append(outcome.logprobs)
+        token, kept, mark, found, _ = outcome
+        request, known, stops = self.request, self.known, self.stops
+        index = len(known) - self.prompt_rows
+        known.append(token)
+        if mark is not None:
+            self.digests.append(mark)
+        if found is not None:
+            self.logprobs.append(found)
+        text = self.decoder.push(token)
+        if stops is not None:
+            text = stops.push(text)
         reason: str | None = None
         by: int | str | None = None
         if token in request.stop_tokens:
             reason, by = "stop", token
         elif index + 1 == request.max_tokens:
             reason = "length"
-        text = self.stops.push(self.decoder.push(token))
         if reason is not None:
-            text += self.stops.push(self.decoder.finish())
-        if self.stops.found is not None:
-            reason, by = "stop", self.stops.found
-        elif reason is not None:
-            text += self.stops.finish()
+            rest = self.decoder.finish()
+            text += rest if stops is None else stops.push(rest)
+        if stops is not None:
+            if stops.found is not None:
+                reason, by = "stop", stops.found
+            elif reason is not None:
+                text += stops.finish()
+        if index == 0:
+            self.first_token = time.perf_counter()
         self.pieces.append(text)
-        return Token(index, token, text, outcome.kept, outcome.logits_digest, outcome.logprobs), reason, by
+        return Token(index, token, text, kept, mark, found), reason, by
 
     def result(self, reason: str, by: int | str | None, kv: tuple[str | None, str | None]) -> Result:
         """The end of the request."""

@@ -162,7 +162,8 @@ class Loop:
 
     @staticmethod
     def _decode(job: Job) -> Part:
-        return Part(job.slot, job.stored, (job.known[job.stored],), job.sampling())
+        known, stored = job.known, job.stored
+        return Part(job.slot, stored, (known[stored],), job.sampling())
 
     @staticmethod
     def _chunk(job: Job, chunk: Chunk) -> Part:
@@ -175,14 +176,14 @@ class Loop:
             raise RuntimeError(
                 f"the pass returned {len(outcomes)} outcomes of other rows than were asked for"
             )
-        chosen = iter(outcomes)
+        chosen, share, events = iter(outcomes), self.pool.share, self._events
         for job, part in zip(jobs, parts, strict=True):
             job.stored += len(part.ids)
             outcome = next(chosen) if part.sampling is not None else None
             if outcome is not None and outcome.error is not None:
                 self._fail(job, outcome.error)  # its pages are given back unshared
                 continue
-            if self.pool.share and job.stored // PAGE_SIZE > job.shared:
+            if share and job.stored >= (job.shared + 1) * PAGE_SIZE:
                 self._share(job)
             if outcome is None:
                 continue
@@ -192,7 +193,7 @@ class Loop:
                 self._fail(job, f"{type(error).__name__}: {error}")
                 continue
             self.totals.tokens += 1
-            self._events.append((job, event))
+            events.append((job, event))
             if reason is not None:
                 kv = (None, None)
                 if job.request.digests:

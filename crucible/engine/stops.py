@@ -12,12 +12,13 @@ class StopStrings:
 
     def __init__(self, strings: Sequence[str]):
         self._strings = tuple(strings)
+        self._letters = {s[0] for s in strings}  # a stop string begins with one of these
         self._held = ""
         self.found: str | None = None
 
     def push(self, piece: str) -> str:
         """The text that `piece` makes final."""
-        if not self._strings:
+        if not self._held and self._letters.isdisjoint(piece) and self.found is None:
             return piece
         if self.found is not None:
             return ""
