@@ -14,6 +14,8 @@ app = typer.Typer(
 
 def register(root: typer.Typer) -> None:
     """Add the command group to `root`."""
+    from crucible.cli import gate_engine  # noqa: F401 - adds its command to `app`
+
     root.add_typer(app, name="gate")
 
 

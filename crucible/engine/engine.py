@@ -1,0 +1,298 @@
+"""The engine: a thread that runs the loop, and the ways to give it requests and read what they return."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+from crucible.engine.events import EngineStopped, QueueFull, RequestError, Result, Token
+from crucible.engine.job import Job
+from crucible.engine.loop import Event, Loop
+from crucible.engine.request import Checked, Request, as_request, check
+from crucible.engine.runner import ModelRunner, Runner
+from crucible.engine.scheduler import Limits
+from crucible.engine.stats import Stats
+from crucible.model.model import Model
+from crucible.model.tokenizer import StreamDecoder
+
+
+class Handle:
+    """A submitted request: iterate it (or `async for`) for its Tokens and, last, its Result.
+
+    Iteration and `result` raise RequestError if the request failed and EngineStopped if the engine did;
+    both may be used from any thread, by one consumer. Leaving an `async for` early does not cancel.
+    """
+
+    def __init__(self, engine: "Engine", id: int):
+        self.id = id
+        self._engine = engine
+        self._events: deque[Token] = deque()
+        self._end: Result | Exception | None = None
+        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+
+    @property
+    def done(self) -> bool:
+        """The request has ended; tokens may still be unread."""
+        return self._end is not None
+
+    def cancel(self) -> None:
+        """End the request at the next step boundary; it returns what it has, as `cancelled`. Never blocks."""
+        self._engine.cancel(self)
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait for the end; TimeoutError after `timeout` seconds without it."""
+        if not self._engine._wait(lambda: self._end is not None, timeout):
+            raise TimeoutError(f"request {self.id} has not ended within {timeout} s; it goes on")
+        return self._finished()
+
+    def __iter__(self) -> Iterator[Token | Result]:
+        while True:
+            self._engine._wait(lambda: self._events or self._end is not None, None)
+            while self._events:
+                yield self._events.popleft()
+            if self._end is not None and not self._events:
+                yield self._finished()
+                return
+
+    async def __aiter__(self) -> AsyncIterator[Token | Result]:
+        flag = asyncio.Event()
+        self._waiter = (asyncio.get_running_loop(), flag)
+        try:
+            while True:
+                flag.clear()
+                while self._events:
+                    yield self._events.popleft()
+                if self._end is not None:
+                    if self._events:
+                        continue
+                    yield self._finished()
+                    return
+                await flag.wait()
+        finally:
+            self._waiter = None
+
+    def _finished(self) -> Result:
+        assert self._end is not None
+        if isinstance(self._end, Exception):
+            raise self._end
+        return self._end
+
+
+class Engine:
+    """Serves many requests of one model at once; a context manager.
+
+    What a request returns depends on that request alone. `limits` bounds queue, steps and pages;
+    `share_prefixes` may be switched off; `page_seed` shuffles and poisons the pages (a check);
+    `runner` replaces what runs the passes (tests). Submitting is thread-safe.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        limits: Limits | None = None,
+        share_prefixes: bool = True,
+        page_seed: int | None = None,
+        runner: Runner | None = None,
+    ):
+        self.model, self.limits = model, limits or Limits()
+        runner = runner or ModelRunner(model, self.limits.pages, self.limits.decode_batch, page_seed)
+        self._loop = Loop(runner, self.limits, share_prefixes)
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)  # something to do for the loop
+        self._news = threading.Condition(self._lock)  # something to read for a caller
+        self._inbox: deque[Job] = deque()
+        self._cancelled: set[int] = set()
+        self._live: dict[int, Handle] = {}
+        self._next_id = 0
+        self._stopping = False
+        self._failure: str | None = None
+        self._thread = threading.Thread(target=self._serve, name="crucible-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request | str | Sequence[int], **changes) -> Handle:
+        """Queue a request (or a prompt with the fields of Request as keywords).
+
+        InputError for a request that breaks a rule, QueueFull when as many wait as may, EngineStopped
+        after close or a failed step: in each case nothing of it is kept.
+        """
+        return self._submit(self.check(request, **changes))
+
+    def check(self, request: Request | str | Sequence[int], **changes) -> Checked:
+        """The request as it would run, or InputError; nothing is submitted."""
+        return check(self.model, as_request(request, changes), self.limits)
+
+    def generate(
+        self, requests: Sequence[Request | str | Sequence[int]], progress: bool = False, **changes
+    ) -> list[Result]:
+        """Results of all requests, in their order; `changes` apply to each.
+
+        All are checked before the first runs. A request that fails by itself lets the others finish;
+        then RequestError is raised with their `results`. Ctrl-C cancels what is left.
+        """
+        from tqdm import tqdm
+
+        checked = [self.check(request, **changes) for request in requests]
+        handles: list[Handle] = []
+        results: list[Result | None] = []
+        failed: RequestError | None = None
+        bar = tqdm(total=len(checked), unit="request", disable=None if progress else True, leave=False)
+        try:
+            with bar:
+                for request in checked:
+                    handles.append(self._submit(request, wait=True))
+                for handle in handles:
+                    try:
+                        results.append(handle.result())
+                    except RequestError as error:
+                        failed = failed or error
+                        results.append(None)
+                    bar.update()
+        except BaseException:
+            for handle in handles:
+                handle.cancel()
+            raise
+        if failed is not None:
+            raise RequestError(str(failed), results)
+        return [result for result in results if result is not None]
+
+    async def stream(
+        self, request: Request | str | Sequence[int], **changes
+    ) -> AsyncIterator[Token | Result]:
+        """Tokens and the Result as they come; leaving the iteration early cancels the request."""
+        handle = self.submit(request, **changes)
+        try:
+            async for event in handle:
+                yield event
+        finally:
+            handle.cancel()
+
+    def cancel(self, handle: Handle) -> None:
+        """As Handle.cancel; a request that has ended is left alone."""
+        with self._lock:
+            if handle.id in self._live:
+                self._cancelled.add(handle.id)
+                self._work.notify()
+
+    def stats(self) -> Stats:
+        """A snapshot of counters, queue, pages and the last steps."""
+        with self._lock:
+            return self._loop.stats(self._failure)
+
+    def close(self) -> None:
+        """Cancel what is left and end the thread; may be called twice."""
+        with self._lock:
+            self._stopping = True
+            self._work.notify()
+        self._thread.join()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def _submit(self, request: Checked, wait: bool = False) -> Handle:
+        decoder = StreamDecoder(self.model.tokenizer)
+        with self._lock:
+            full = lambda: len(self._inbox) + len(self._loop.waiting) >= self.limits.queue  # noqa: E731
+            if wait:
+                self._news.wait_for(lambda: self._stopping or self._failure is not None or not full())
+            self._refuse_if_stopped()
+            if full():
+                raise QueueFull(
+                    f"{self.limits.queue} requests wait already; try again later or raise the queue's limit"
+                )
+            handle = Handle(self, self._next_id)
+            self._inbox.append(Job(self._next_id, request, decoder, handle))
+            self._live[self._next_id] = handle
+            self._next_id += 1
+            self._work.notify()
+            return handle
+
+    def _refuse_if_stopped(self) -> None:
+        if self._failure is not None:
+            raise EngineStopped(f"the engine stopped: {self._failure}; make a new one")
+        if self._stopping:
+            raise EngineStopped("the engine is closed; make a new one")
+
+    def _wait(self, ready, timeout: float | None) -> bool:
+        with self._lock:
+            return bool(self._news.wait_for(ready, timeout))
+
+    def _serve(self) -> None:
+        """The engine's thread: step boundaries take in submissions and cancellations."""
+        try:
+            while self._boundary():
+                self._hand_out(self._loop.step())
+        except BaseException as error:
+            # A step that raised is in doubt: nothing of it goes out and nothing runs after it.
+            self._stop(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._stop(None)
+
+    def _boundary(self) -> bool:
+        """Between two steps: take what callers left, waiting for it where nothing runs; False at the end."""
+        with self._lock:
+            self._work.wait_for(lambda: self._stopping or self._inbox or self._cancelled or self._loop.busy)
+            if self._stopping:
+                return False
+            while self._inbox:
+                self._loop.submit(self._inbox.popleft())
+            cancelled, self._cancelled = self._cancelled, set()
+            events = self._loop.cancel(cancelled) if cancelled else []
+        if events:
+            self._hand_out(events)
+        return True
+
+    def _hand_out(self, events: list[tuple[Job, Event]]) -> None:
+        """Give events to their handles, and wake each reader once."""
+        loops: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
+        with self._lock:
+            for job, event in events:
+                handle: Handle = job.handle
+                if type(event) is Token:
+                    handle._events.append(event)
+                else:
+                    handle._end = event
+                    self._live.pop(job.id, None)
+                if handle._waiter is not None:
+                    self._collect(handle, loops)
+            self._news.notify_all()
+        _wake(loops)
+
+    @staticmethod
+    def _collect(handle: Handle, loops: dict) -> None:
+        waiter = handle._waiter
+        if waiter is not None:
+            loop, flag = waiter
+            flags = loops.setdefault(loop, [])
+            if flag not in flags:
+                flags.append(flag)
+
+    def _stop(self, failure: str | None) -> None:
+        """End every request that has not ended: cancelled by close, or failed with the engine."""
+        loops: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
+        with self._lock:
+            self._failure, self._stopping = failure, True
+            jobs = {job.id: job for job in (*self._inbox, *self._loop.waiting, *self._loop.running)}
+            for id, handle in list(self._live.items()):
+                if failure is None and id in jobs:
+                    handle._end = jobs[id].result("cancelled", None, (None, None))
+                else:
+                    why = f"the engine stopped: {failure}; no token of that step is given"
+                    handle._end = EngineStopped(why)
+                self._collect(handle, loops)
+            self._live.clear()
+            self._inbox.clear()
+            self._news.notify_all()
+        _wake(loops)
+
+
+def _wake(loops: dict[asyncio.AbstractEventLoop, list[asyncio.Event]]) -> None:
+    for loop, flags in loops.items():
+        try:
+            loop.call_soon_threadsafe(lambda flags=flags: [flag.set() for flag in flags])
+        except RuntimeError:  # that event loop has ended, and its readers with it
+            continue

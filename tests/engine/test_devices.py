@@ -1,0 +1,82 @@
+"""The engine where the CUDA sources run: the bits of a request alone on the cpu, by graphs and without."""
+
+import numpy as np
+import pytest
+
+from crucible import device as devices
+from crucible.engine.engine import Engine
+from crucible.engine.events import RequestError
+from crucible.engine.request import Request
+from crucible.engine.runner import ModelRunner
+from crucible.engine.scheduler import Limits
+from crucible.model import synthetic
+from crucible.model.generate import generate
+from crucible.model.model import Model
+
+DEVICES = ["simt", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def pair(request, make_model) -> tuple[Model, Model]:
+    """A tiny model on a device that runs the CUDA sources, and the same on the cpu."""
+    small = {"layers": 1, "context": 64}
+    judge = make_model(**small)
+    checkpoint = synthetic.open_synthetic(judge.config, 7, "tiny")
+    return Model.from_checkpoint(checkpoint, devices.get(request.param)), judge
+
+
+WORK = [
+    Request((7, 8, 9), max_tokens=3, ignore_eos=True, digests=True),
+    Request(tuple(range(18)), max_tokens=3, temperature=1.0, seed=4, ignore_eos=True, digests=True),
+    Request((*range(10), 5, 6), max_tokens=2, temperature=1.3, seed=5, sampler="gumbel-id", top_k=9),
+]
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_requests_together_have_the_bits_of_the_cpu_alone(pair, recorded):
+    model, judge = pair
+    limits = Limits(pages=8, decode_batch=3, prefill_budget=16)
+    runner = ModelRunner(model, 8, 3, page_seed=2, recorded=recorded)
+    with Engine(model, limits, runner=runner) as engine:
+        results = engine.generate(WORK[:2]) + engine.generate(WORK[2:])  # the last hits ten rows
+        stats = engine.stats()
+    for request, result in zip(WORK, results, strict=True):
+        alone = generate(
+            judge,
+            request.prompt,
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            seed=request.seed,
+            sampler=request.sampler,
+            top_k=request.top_k,
+            ignore_eos=True,
+        )
+        assert result.tokens == alone.tokens and result.random_state == alone.random_state
+        if request.digests:
+            assert result.logits_digests == alone.logits_digests
+            assert (result.k_digest, result.v_digest) == (alone.k_digest, alone.v_digest)
+    assert (stats.saved_rows, stats.page_copies) == (10, 1) and stats.pages_used == 0
+
+
+def test_logits_that_one_row_may_not_have_end_that_request_only(pair):
+    model, _ = pair
+
+    class Poisoned(ModelRunner):
+        """Puts NaN into a request's own K before its second token, as a broken page would."""
+
+        def run(self, parts):
+            for part in parts:
+                if part.sampling and part.sampling.params.seed == 13 and part.sampling.draw == 1:
+                    page = int(self.cache.tables.array[part.slot, 0])
+                    self.cache.kpool[page] = np.float32(np.nan)
+            return super().run(parts)
+
+    runner = Poisoned(model, 8, 3)
+    work = [Request((1, 2, 3), 3, temperature=1.0, seed=seed, ignore_eos=True) for seed in (12, 13)]
+    with (
+        Engine(model, Limits(pages=8, decode_batch=3), runner=runner) as engine,
+        pytest.raises(RequestError, match="failed at token 1: the logits hold a NaN") as failed,
+    ):
+        engine.generate(work)
+    good, bad = failed.value.results
+    assert bad is None and len(good.tokens) == 3
