@@ -12,7 +12,7 @@ from crucible.bench.linear import SHAPES, Shape
 from crucible.bench.outcome import Outcome
 from crucible.errors import InputError
 from crucible.linear.apply import linear
-from crucible.linear.gpu_choice import KERNELS, choose
+from crucible.linear.gpu_choice import KERNELS, choose, runs
 from crucible.linear.gpu_f32 import launch, linear_f32
 from crucible.linear.weights import LinearWeight, pack_stored
 from crucible.numerics import inputs
@@ -85,8 +85,7 @@ def our_calls(
         first = weights[0]
         for name in kernels:
             chosen = name or choose(device, layer.rows, first)
-            build = KERNELS[chosen]
-            if build is not None and build.shared(first.k, storage) > device.shared_limit:
+            if not runs(device, KERNELS[chosen], layer.rows, first):
                 continue
             scratch = _Buffers(device)
 
