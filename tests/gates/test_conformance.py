@@ -75,11 +75,14 @@ def test_the_whole_model_is_equal_at_every_other_level(level, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["simt", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_a_device_of_cuda_kernels_is_equal_wherever_it_has_one(name):
+def test_a_device_of_cuda_kernels_is_equal_in_every_section(name):
     *results, summary = run(OPERATIONS, name)
-    assert [str(r) for r in results if r.verdict == "differs"] == []
-    equal = {r.section for r in results if r.verdict == "equal"}
-    assert equal >= {"attention reference", "rope"} and summary.elements > 50_000
+    other = [r for r in results if r.verdict != "equal"]
+    assert [str(r) for r in other if r.verdict not in ("not covered", "host")] == []
+    # What does not run: a shape that one attention variant leaves to others, and tables that the host makes.
+    assert all(r.section.startswith("attention") or r.section == "rope tables" for r in other)
+    assert {r.section for r in results} >= {"linear f32", "linear int8", "seeded", "gumbel-id", "logprobs"}
+    assert summary.exit_code == 0 and summary.elements > 70_000
 
 
 def test_a_missing_model_is_no_pass(monkeypatch):
