@@ -10,7 +10,7 @@ from crucible.linear.weights import pack_stored
 from crucible.numerics import inputs
 from crucible.numerics.bits import assert_same_bits
 
-# Rows, outputs, inputs: edges of tiles, of blocks of 256 and of stages; whole blocks, and a last one of one k.
+# Rows, outputs, inputs: edges of tiles, of stages and of blocks of 256, and a last block of one k.
 SHAPES = ((3, 20, 64), (17, 50, 257), (40, 72, 576))
 
 
