@@ -6,8 +6,9 @@
 // groups and a run of panels each; a warpgroup multiplies four groups of 8 rows (64 lines, hi digits above lo
 // in each 16), so that a thread ends with both sums of its outputs. Groups and panels past the end are not
 // copied; what the buffer holds there reaches no stored output. Dynamic shared memory:
-// STAGES * (4096*WARPGROUPS + 64*TILE_N) bytes. Results leave in strips of STRIP panels. `pairs`: see store_pairs. K at most 2^17.
-// Contract section: 6. Verdict: gpu-only (sm_90a), fastest for prefill; see linear_i8.md.
+// STAGES * (4096*WARPGROUPS + 64*TILE_N) bytes. Results leave in strips of STRIP panels. `pairs`: see
+// store_pairs. K at most 2^17. Contract section: 6. Verdict: gpu-only (sm_90a), fastest for prefill; see
+// linear_i8.md.
 #include "linear_i8.cuh"
 
 #ifndef TILE_N
@@ -92,6 +93,8 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 32, MIN_BLOCKS)
   const int my_group = warp >> 2 << 2;
   const Finish to{scale, bias, add, y, N};
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const int t = (tile % row_tiles * kGroups + warp) * 8 + (lane >> 2);
+    const float A = t < T ? top[t] : 0.0f;  // read here, so that the products hide it
     int d[TILE_N / 2];
 #pragma unroll
     for (int i = 0; i < TILE_N / 2; i++) d[i] = 0;
@@ -113,7 +116,6 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 32, MIN_BLOCKS)
     products_wait<0>();
     if (lane == 0) arrive(empty0 + 8 * before.stage);
     hold(d);
-    const int t = (tile % row_tiles * kGroups + warp) * 8 + (lane >> 2);
     float sums[TILE_N / 4];
 #pragma unroll
     for (int i = 0; i < TILE_N / 4; i += 2) {
@@ -122,12 +124,13 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 32, MIN_BLOCKS)
     }
     hold(sums);  // half the registers are free before anything is read
     if (t < T) {
-      const float unit = row_unit(top[t]);
-      const int n = tile / row_tiles * TILE_N + 2 * (lane & 3);
+      const float unit = row_unit(A);
+      int n[1] = {tile / row_tiles * TILE_N + 2 * (lane & 3)};
+      hold(n);  // or all addresses would be made, and spilled, before the products
 #pragma unroll
       for (int j = 0; j < kPanels; j += STRIP)
-        store_pairs<STRIP>(to, pairs, t, n + 8 * j, unit,
-                       [&](int i) { return make_float2(sums[2 * (i + j)], sums[2 * (i + j) + 1]); });
+        store_pairs<STRIP>(to, pairs, t, n[0] + 8 * j, unit,
+                           [&](int i) { return make_float2(sums[2 * (i + j)], sums[2 * (i + j) + 1]); });
     }
     __syncwarp();
   }

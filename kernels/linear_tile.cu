@@ -2,13 +2,16 @@
 //
 // x [T][K]; w in the layout of linear.cuh; bias [N] or null; add [T][N] or null, may be y; y [T][N].
 // Grid: (ceil(T/M), ceil(N/W)) with M = 32*WARPS_M rows and W = 8*THREAD_N*WARPS_N outputs; block
-// 32*WARPS_M*WARPS_N threads. A warp is 4 x 8 threads; a thread owns rows 4i + ty and quads of outputs.
-// Stages of 16 k come by asynchronous copies: x as pieces of four k, weights k by k. A thread takes a piece
-// of x of its eight rows and steps through its four k, so each accumulator sees ascending k.
-// The sums of finished blocks of 256 wait in shared memory (SPLIT 0), or blockIdx.z names one block and y is
-// partial sums [blocks][T][N] that linear_fold adds up (SPLIT 1; bias and add are not read).
-// RAGGED 0 needs K a multiple of 16 and x 16-byte aligned; RAGGED 1 takes any. Dynamic shared memory:
-// STAGES * 16 * (4*M + sizeof(weight)*W) bytes, and 4*M*W more where SPLIT is 0 and K > 256.
+// 32*WARPS_M*WARPS_N threads, a multiple of 128. A warp is 4 x 8 threads; a thread owns two quads of rows and
+// THREAD_N/4 quads of outputs. Stages of 16 k: weights by asynchronous copies, x through registers, since it
+// is turned k by k on the way. An accumulator sees ascending k.
+// SPLIT 0: the sums of finished blocks of 256 wait in shared memory. SPLIT 1: blockIdx.z names one block of
+// 256 and y is partial sums [blocks][T][N], which linear_fold adds up (bias and add are not read).
+// TURN 1 brings x through registers; TURN 0 by 4-byte copies. RAGGED 0 needs K a multiple of 16 and x 16-byte
+// aligned; RAGGED 1 takes any. EARLY 1 loads the first factors of a stage behind the last products of the one
+// before.
+// Dynamic shared memory: STAGES * 16 * (4*M + sizeof(weight)*W) bytes, and 4*M*W more where SPLIT is 0 and
+// K > 256.
 // Contract section: 6. Verdict: fastest for prefill; see linear_f32.md.
 #include "linear.cuh"
 #include "ptx.cuh"
@@ -33,6 +36,9 @@
 #endif
 #ifndef EARLY
 #define EARLY 0
+#endif
+#ifndef TURN
+#define TURN 1
 #endif
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 2
@@ -61,7 +67,7 @@ __device__ __forceinline__ void add_parked(float* v, const float4& before) {
   v[3] = __fadd_rn(before.z, v[3]), v[2] = __fadd_rn(before.w, v[2]);
 }
 
-// Copies of one thread: pieces of x by row, of weights by panel; both advance by a stage at a time.
+// What a thread brings in: pieces of x by row, of weights by panel; both advance by a stage at a time.
 struct Source {
   const float* x[kPiecesX];
   const Weight* w[kPiecesW];
@@ -98,18 +104,45 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
                 w_piece % kPieces * kPiece;
   }
   const SharedFloats base = shared_floats(stages);
-  const SharedFloats x_to = ahead(base, 4 * x_chunk * kM + (x_row ^ 8 * x_chunk));
+  float* x_to = stages + 4 * x_chunk * kM + (x_row ^ 8 * x_chunk);
   constexpr int kRowFloats = kW * static_cast<int>(sizeof(Weight)) / 4;  // of weights at one k
   const SharedFloats w_to = ahead(base, kStep * kM + w_k * kRowFloats + w_group * 32 + w_piece * 4);
-  const auto copy = [&](int stage, int k) {
+#if TURN
+  float held[kPiecesX][4];
+  const auto fetch = [&](int k) {
 #pragma unroll
     for (int i = 0; i < kPiecesX; i++) {
-      const SharedFloats to = ahead(x_to, stage * kStage + i * kThreads / kChunks);
+#if RAGGED
 #pragma unroll
-      for (int q = 0; q < 4; q++)
-        if (!RAGGED || k + 4 * x_chunk + q < last) copy4_async(ahead(to, q * kM), from.x[i] + q);
+      for (int q = 0; q < 4; q++) held[i][q] = k + 4 * x_chunk + q < last ? from.x[i][q] : 0.0f;
+#else
+      widen_some<4>(from.x[i], held[i]);
+#endif
       from.x[i] += kStep;
     }
+  };
+  const auto turn = [&](int stage) {
+#pragma unroll
+    for (int i = 0; i < kPiecesX; i++)
+#pragma unroll
+      for (int q = 0; q < 4; q++) x_to[stage * kStage + q * kM + i * kThreads / kChunks] = held[i][q];
+  };
+#else
+  const SharedFloats x_at = shared_floats(x_to);
+  const auto fetch = [&](int) {};
+  const auto turn = [&](int) {};
+#endif
+  const auto copy = [&](int stage, int k) {
+#if !TURN
+#pragma unroll
+    for (int i = 0; i < kPiecesX; i++) {
+#pragma unroll
+      for (int q = 0; q < 4; q++)
+        if (!RAGGED || k + 4 * x_chunk + q < last)
+          copy4_async(ahead(x_at, stage * kStage + q * kM + i * kThreads / kChunks), from.x[i] + q);
+      from.x[i] += kStep;
+    }
+#endif
 #pragma unroll
     for (int i = 0; i < kPiecesW; i++) {
       const SharedFloats to = ahead(w_to, stage * kStage + group_ahead(i) * 32 + k_ahead(i) * kRowFloats);
@@ -151,6 +184,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
     if (s < steps) copy(s, first + s * kStep);
     copies_commit();
   }
+  fetch(first);
+  turn(0);
   int stage = 0, filling = STAGES - 1;
   bool parking = false;
   const auto arrive = [&]() {  // the next stage has landed for all, and the one before it is no longer read
@@ -170,6 +205,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
     if (s + STAGES - 1 < steps) copy(filling, first + (s + STAGES - 1) * kStep);
     copies_commit();
     filling = filling + 1 == STAGES ? 0 : filling + 1;
+    if (s + 1 < steps) fetch(first + (s + 1) * kStep);
 #if !EARLY
     load(here, 0);
 #endif
@@ -179,11 +215,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
       if (k + 1 < kStep) {
         load(here, k + 1);
       } else if (EARLY && s + 1 < steps) {
+        turn(stage);
         arrive();
         load(stages + stage * kStage, 0);
       }
       if (!RAGGED || k < count) multiply(k);
     }
+    if (!EARLY && s + 1 < steps) turn(stage);
     if (!SPLIT && s % kStepsOfBlock == kStepsOfBlock - 1 && s + 1 < steps) {
 #pragma unroll
       for (int i = 0; i < kThreadM; i++)
@@ -205,14 +243,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
     if (row >= T) continue;
 #pragma unroll
     for (int g = 0; g < kQuads; g++) {
-      const int n = n0 + column0 + 32 * g;
       float* v = sum[i] + 4 * g;
-      if (SPLIT) {
-        finish4(v, nullptr, nullptr, y + static_cast<long long>(blockIdx.z) * T * N, row, n, N, wide);
-        continue;
-      }
+#if SPLIT
+      finish4(v, nullptr, nullptr, y + static_cast<long long>(blockIdx.z) * T * N, row, n0 + column0 + 32 * g,
+              N, wide);
+      continue;
+#endif
       if (parking) add_parked(v, parked[(i * kQuads + g) * kThreads + t]);
-      finish4(v, bias, add, y, row, n, N, wide);
+      finish4(v, bias, add, y, row, n0 + column0 + 32 * g, N, wide);
     }
   }
 }

@@ -20,6 +20,7 @@ static inline void copy16_async(SharedFloats to, const float* from) {
 static inline void copy16_async_if(bool there, SharedFloats to, const float* from) {
   if (there) copy16_async(to, from);
 }
+static inline void copy16_async_ahead(SharedFloats to, const float* from) { copy16_async(to, from); }
 static inline void copy4_async(SharedFloats to, const float* from) { *to = *from; }
 static inline void copies_commit() {}
 template <int kPending>
@@ -81,6 +82,10 @@ __device__ __forceinline__ void copy16_async(SharedFloats to, const float* from)
 // branch, in which the compiler would compute addresses anew for every copy.
 __device__ __forceinline__ void copy16_async_if(bool there, SharedFloats to, const float* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(there ? 16 : 0));
+}
+// The same where a neighbour soon reads the rest of the 128 bytes: they are fetched into L2 at once.
+__device__ __forceinline__ void copy16_async_ahead(SharedFloats to, const float* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;\n" ::"r"(to), "l"(from));
 }
 // 4 bytes: a transposing copy.
 __device__ __forceinline__ void copy4_async(SharedFloats to, const float* from) {

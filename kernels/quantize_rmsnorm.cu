@@ -27,11 +27,6 @@ __device__ __forceinline__ void add_squares(float (&a)[4], const float4& v) {
   a[2] = __fmaf_rn(v.z, v.z, a[2]), a[3] = __fmaf_rn(v.w, v.w, a[3]);
 }
 
-__device__ __forceinline__ float4 normed(const float4& x, float r, const float4& w) {
-  return make_float4(__fmul_rn(__fmul_rn(x.x, r), w.x), __fmul_rn(__fmul_rn(x.y, r), w.y),
-                     __fmul_rn(__fmul_rn(x.z, r), w.z), __fmul_rn(__fmul_rn(x.w, r), w.w));
-}
-
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kMostThreads)

@@ -64,6 +64,18 @@ __device__ __forceinline__ void store_quad(float* row, int k, int K, bool whole,
     if (k + i < K) row[k + i] = value[i];
 }
 
+// What the input of a layer is made of (section 7): (x*r)*w of RMSNorm, and SwiGLU.
+__device__ __forceinline__ float4 normed(const float4& x, float r, const float4& w) {
+  return make_float4(__fmul_rn(__fmul_rn(x.x, r), w.x), __fmul_rn(__fmul_rn(x.y, r), w.y),
+                     __fmul_rn(__fmul_rn(x.z, r), w.z), __fmul_rn(__fmul_rn(x.w, r), w.w));
+}
+__device__ __forceinline__ float gated(float g, float u) {
+  return __fmul_rn(__fmul_rn(g, contract_sigmoid(g)), u);
+}
+__device__ __forceinline__ float4 gated(const float4& g, const float4& u) {
+  return make_float4(gated(g.x, u.x), gated(g.y, u.y), gated(g.z, u.z), gated(g.w, u.w));
+}
+
 // A block of R = 1, 2, 4 or 8 rows, 64 threads each; two rows fill the 32-byte sectors that are written.
 // Thread p of a row takes the quads of columns p, p + 64, …; KEPT of them stay in registers.
 #ifndef KEPT

@@ -86,10 +86,12 @@ def ranking(T: int, N: int, K: int, storage: str, table: Table | None = None) ->
 _here = functools.lru_cache(maxsize=4096)(ranking)
 
 
+def runs(device, build: Tile | Rows | None, weight) -> bool:
+    """Whether a device has the shared memory for a build and a layer."""
+    return build is None or build.shared(weight.k, weight.storage) <= device.shared_limit
+
+
 def choose(device, rows: int, weight) -> str:
     """The name of the kernel for `rows` rows through a layer; reads extents only."""
-    for name in _here(rows, weight.n, weight.k, weight.storage):
-        build = KERNELS[name]
-        if build is None or build.shared(weight.k, weight.storage) <= device.shared_limit:
-            return name
-    return "reference"
+    ranked = _here(rows, weight.n, weight.k, weight.storage)
+    return next(name for name in ranked if runs(device, KERNELS[name], weight))

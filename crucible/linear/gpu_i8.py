@@ -97,6 +97,33 @@ def linear_int8(device, x, weight: LinearWeight, out, scratch=None, add=None, ke
     return linear_quantized(device, *quantize_rows(device, x, scratch), weight, out, scratch, add, name)
 
 
+def rmsnorm_linear(
+    device, x, norm_weight, eps, weight: LinearWeight, out=None, scratch=None, add=None, kernel=None
+):
+    """The int8 layer of rmsnorm(x, norm_weight, eps): one launch for few rows, else two."""
+    expect("x", x, np.float32, (None, weight.k))
+    expect("norm_weight", norm_weight, np.float32, (weight.k,))
+    name = kernel or kernels.choose(device, x.shape[0], weight.n, weight.k, floats=True)
+    if kernels.is_few(name):
+        out = _output(device, x.shape[0], weight, out, (x, norm_weight), add)
+        kernels.launch_few(device, x, weight, add, out, name, 1, norm_weight, eps)
+        return out
+    q, top = rmsnorm_quantize(device, x, norm_weight, eps, scratch)
+    return linear_quantized(device, q, top, weight, out, scratch, add, name)
+
+
+def swiglu_linear(device, gate_up, weight: LinearWeight, out=None, scratch=None, add=None, kernel=None):
+    """The int8 layer of swiglu(gate, up), the halves of gate_up f32 [T][2K]: one launch for few rows."""
+    expect("gate_up", gate_up, np.float32, (None, 2 * weight.k))
+    name = kernel or kernels.choose(device, gate_up.shape[0], weight.n, weight.k, floats=True)
+    if kernels.is_few(name):
+        out = _output(device, gate_up.shape[0], weight, out, (gate_up,), add)
+        kernels.launch_few(device, gate_up, weight, add, out, name, 2)
+        return out
+    q, top = swiglu_quantize(device, gate_up, weight.k, scratch)
+    return linear_quantized(device, q, top, weight, out, scratch, add, name)
+
+
 def linear_quantized(
     device, q: QuantizedRows, top, weight: LinearWeight, out=None, scratch=None, add=None, kernel=None
 ):
@@ -106,12 +133,7 @@ def linear_quantized(
     """
     _expect_rows(q, weight)
     expect("A", top, np.float32, (q.rows,))
-    shape = (q.rows, weight.n)
-    if add is not None:
-        expect("add", add, np.float32, shape)
-    out = device.empty(shape) if out is None else out
-    inputs = (q.digits, top, weight.packed, weight.scale, weight.bias)
-    expect_out("out", out, np.float32, shape, inputs, () if add is None else (add,))
+    out = _output(device, q.rows, weight, out, (q.digits, top), add)
     kernels.launch(device, q, top, weight, add, out, kernel)
     return out
 
@@ -121,6 +143,17 @@ def linear_sums(device, q: QuantizedRows, weight: LinearWeight):
     _expect_rows(q, weight)
     out = device.empty((q.rows, weight.n), np.int64)
     kernels.sums(device, q, weight, out)
+    return out
+
+
+def _output(device, rows: int, weight: LinearWeight, out, inputs, add):
+    """`out` f32 [rows][N], or an array made for it, after checking it and what is added to it."""
+    shape = (rows, weight.n)
+    if add is not None:
+        expect("add", add, np.float32, shape)
+    out = device.empty(shape) if out is None else out
+    inputs = (*inputs, weight.packed, weight.scale, weight.bias)
+    expect_out("out", out, np.float32, shape, inputs, () if add is None else (add,))
     return out
 
 

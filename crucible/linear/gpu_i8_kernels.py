@@ -39,6 +39,7 @@ class Rows:
     panels: int = 2
     warps: int = 4
     unroll: int = 4
+    min_blocks: int = 1
 
     stem = "linear_i8_rows"
 
@@ -52,14 +53,13 @@ class Few:
     """A build of kernels/linear_i8_few.cu, which takes f32 rows; the fields are its macros."""
 
     panels: int = 1
-    warps: int = 8
     ahead: int = 4
 
     stem = "linear_i8_few"
 
     def launch(self, kernel, args, T: int, N: int, K: int) -> None:
         grid = (-(-N // (8 * self.panels)), -(-T // 8))
-        kernel.launch(grid, 32 * self.warps, args, shared=few_shared(K))
+        kernel.launch(grid, 256, args, shared=few_shared(K))
 
 
 def few_shared(K: int) -> int:
@@ -116,17 +116,19 @@ KERNELS: dict[str, Tile | Rows | Few | Wgmma | None] = {
     "rows-8x8": Rows(1, 1, 8),
     "rows-8x16": Rows(1, 2, 4),
     "rows-8x32": Rows(1, 4, 4),
-    "rows-8x32-w2": Rows(1, 4, 2, 8),
-    "rows-8x64-w2": Rows(1, 8, 2),
+    "rows-8x32-b8": Rows(1, 4, 4, min_blocks=8),
+    "rows-8x32-w2": Rows(1, 4, 2, 6),
+    "rows-8x32-w2b": Rows(1, 4, 2, 4, 12),
+    "rows-8x64": Rows(1, 8, 2, 3),
     "rows-16x8": Rows(2, 1, 8),
     "rows-16x16": Rows(2, 2, 4),
     "rows-16x32": Rows(2, 4, 4),
-    "rows-16x32-w2": Rows(2, 4, 2, 8),
-    "few-8": Few(1, 8, 4),
-    "few-8-w4": Few(1, 4, 4),
-    "few-16": Few(2, 4, 4),
-    "few-16-w8": Few(2, 8, 2),
-    "few-32": Few(4, 4, 3),
+    "rows-16x32-b6": Rows(2, 4, 4, min_blocks=6),
+    "rows-16x32-w2": Rows(2, 4, 2, 4),
+    "rows-16x64-w2": Rows(2, 8, 2, 2),
+    "few-8": Few(1, 4),
+    "few-16": Few(2, 2),
+    "few-32": Few(4, 2),
 }
 
 
@@ -164,16 +166,16 @@ def launch(device, q, top, weight, add, out, name: str | None = None) -> None:
     build.launch(device.kernel(build.stem, **macros(build)), args, T, N, K)
 
 
-def launch_few(device, x, weight, add, out, name: str) -> None:
-    """Run a Few of KERNELS on f32 rows."""
+def launch_few(device, x, weight, add, out, name: str, source: int = 0, norm=None, eps=0.0) -> None:
+    """Run a Few of KERNELS on what its SOURCE makes of x: x itself, its rmsnorm, or its SwiGLU."""
     T, N, K = x.shape[0], weight.n, weight.k
     build = _build(device, name, K)
     if T == 0:
         return
     ends = (weight.scale, weight.bias, add, out)
-    whole = np.int32(K % 4 == 0 and _address(x) % 16 == 0)
-    args = (x, weight.packed, *ends, *map(np.int32, (T, N, K)), _pairs(N, ends), whole)
-    build.launch(device.kernel(build.stem, **macros(build)), args, T, N, K)
+    whole = np.int32(K % 4 == 0 and all(a is None or _address(a) % 16 == 0 for a in (x, norm)))
+    args = (x, norm, np.float32(eps), weight.packed, *ends, *map(np.int32, (T, N, K)), _pairs(N, ends), whole)
+    build.launch(device.kernel(build.stem, SOURCE=source, **macros(build)), args, T, N, K)
 
 
 def is_few(name: str) -> bool:

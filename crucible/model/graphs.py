@@ -63,6 +63,10 @@ class Graphs:
     def __len__(self) -> int:
         return sum(map(len, self._stores.values()))
 
+    def entries(self, kind: str) -> list[Captured]:
+        """The captures of a kind, least recently used first."""
+        return list(self._stores[kind].values())
+
     def use(self, variant: str) -> None:
         """Drop every capture unless they are of `variant`."""
         if self._variant == variant:

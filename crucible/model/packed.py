@@ -30,6 +30,7 @@ from crucible.model.topology import (
     topology,
 )
 from crucible.model.weights import Weights
+from crucible.ops.advance import decode_advance
 from crucible.sampling.rows import SampleBatch, Sampled, sample_rows
 
 _CHOSEN = 512  # remembered choices of attention
@@ -42,7 +43,7 @@ RESULTS = (("token", np.int32), ("kept", np.int32), ("status", np.int32), ("u", 
 
 @dataclass(frozen=True)
 class Timing:
-    """Host seconds of one call: packing its arrays, enqueueing their one copy, enqueueing the launches.
+    """Host seconds of one call: checking and packing, enqueueing the one copy, enqueueing the launches.
 
     `path` says how it ran: eager, captured (eager kernels recorded first, then launched as a graph) or
     graph; `upload_bytes` went to the device in `uploads` copies.
@@ -76,7 +77,7 @@ class Step:
     """A checked call on the host: ids, positions [T], descriptors [S][4], rows [R] or None for all.
 
     `sampling` holds the fields of a SampleBatch [R] where tokens are wanted; `advance` leaves the inputs of
-    the next decode step in the block.
+    the next decode step in the block; `started` is when the call began.
     """
 
     ids: np.ndarray
@@ -85,6 +86,7 @@ class Step:
     rows: np.ndarray | None
     sampling: Mapping[str, np.ndarray] | None = None
     advance: bool = False
+    started: float | None = None
 
     @property
     def wanted(self) -> int:
@@ -113,7 +115,7 @@ class PackedRunner:
         fused: bool = True,
     ) -> Ran:
         """One pass; `graphs` None runs it eagerly, as do a trace and a mark."""
-        started = time.perf_counter()
+        started = time.perf_counter() if step.started is None else step.started
         asked, demanded = (default(), False) if variant is None else (find(variant), True)
         sample = step.sampling is not None
         made = topology(step.desc, step.wanted, step.rows is not None, sample, step.advance)
@@ -200,7 +202,9 @@ class PackedRunner:
                 batch = SampleBatch(**{name: views[name] for name, _ in _SAMPLE_FIELDS})
                 sample_rows(device, logits, batch, scratch, sampled[0])
             if made.advance:
-                _advance(device, made, chosen, views, sampled[0].token)
+                state = (views[name] for name in ("ids", "positions", "desc", "draw"))
+                items = [views[key] for key, _ in chosen.items]
+                decode_advance(device, sampled[0].token, *state, items)
             mark("end")
 
         graph = None
@@ -232,15 +236,6 @@ class PackedRunner:
         self.device.copy_out(host, block)
         self.device.event().wait()
         return layout.views(host)
-
-
-def _advance(device, made: Topology, chosen: Chosen, views: Mapping, token: Any) -> None:
-    """Turn the block of a decode step into the next step's."""
-    state = (*(views[name] for name in ("ids", "positions", "desc", "draw")),)
-    for i, (key, count) in enumerate(chosen.items or ((None, 0),)):
-        rows = 0 if i else made.rows
-        args = (token, *state, np.int32(rows), views.get(key), np.int32(count))
-        device.kernel("decode_advance").launch(-(-max(rows, count) // 256), 256, args)
 
 
 def layout_of(made: Topology, chosen: Chosen) -> Layout:

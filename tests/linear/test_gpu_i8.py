@@ -102,6 +102,24 @@ def test_every_kernel_has_the_bits_of_the_reference(device, name):
         assert_same_bits(expected, device.download(add))
 
 
+@pytest.mark.parametrize("rows, n, k", [(1, 5, 64), (3, 17, 100), (9, 16, 576), (2, 9, 2100)])
+@pytest.mark.parametrize("name", [None, "few-8", "few-16", "few-32", "rows-8x8"])
+def test_layers_that_make_their_input_equal_the_steps(device, cpu, rows, n, k, name):
+    x, norm, both = (inputs.normalish(5, i, s) for i, s in enumerate(((rows, k), k, (rows, 2 * k))))
+    _, w, bias = data(rows, n, k)
+    weight, expected = pack(device, device.upload(w), "int8", device.upload(bias)), pack(cpu, w, "int8", bias)
+    add = inputs.normalish(11, 3, (rows, n))
+    y = linear(cpu, rmsnorm(cpu, x, norm, F(1e-5)), expected, add=add)
+    made = gpu_i8.rmsnorm_linear(
+        device, device.upload(x), device.upload(norm), F(1e-5), weight, add=device.upload(add), kernel=name
+    )
+    assert_same_bits(y, device.download(made))
+    y = linear(cpu, swiglu(cpu, both[:, :k], both[:, k:]), expected, add=add)
+    out = device.upload(add)
+    gpu_i8.swiglu_linear(device, device.upload(both), weight, out=out, add=out, kernel=name)
+    assert_same_bits(y, device.download(out))
+
+
 def check(device, cpu, x, q, top):
     """The quantized rows are those of x on the cpu."""
     expected, expected_top = quantize_rows(cpu, x)
