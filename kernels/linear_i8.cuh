@@ -38,37 +38,51 @@ struct Finish {
 
 __device__ __forceinline__ float row_unit(float A) { return __fdiv_rn(A, 32512.0f); }
 
-// y = f32(sum) * (unit * s), then bias and residual, each with its own rounding; unit = A/32512.
-__device__ __forceinline__ float finished(const Finish& to, long long sum, float unit, long long at, int n) {
-  float value = __fmul_rn(__ll2float_rn(sum), __fmul_rn(unit, to.scale[n]));
+// f32(T) of both digits' sums.
+__device__ __forceinline__ float joined(int hi, int lo) { return __ll2float_rn(256ll * hi + lo); }
+
+// y = f32(T) * (unit * s), then bias and residual, each with its own rounding; unit = A/32512.
+__device__ __forceinline__ float finished(const Finish& to, float sum, float unit, long long at, int n) {
+  float value = __fmul_rn(sum, __fmul_rn(unit, to.scale[n]));
   if (to.bias) value = __fadd_rn(value, to.bias[n]);
   return to.add ? __fadd_rn(to.add[at], value) : value;
 }
 
-// Outputs n and n + 1 of row t from their digits' sums, n even. `pairs`: N is even and every array of Finish
-// aligned to 8 bytes.
-__device__ __forceinline__ void store_pair(const Finish& to, bool pairs, int t, int n, float unit, int hi0,
-                                           int hi1, int lo0, int lo1) {
-  const long long at = static_cast<long long>(t) * to.N + n, sum0 = 256ll * hi0 + lo0,
-                  sum1 = 256ll * hi1 + lo1;
+// Outputs n + 8j and n + 8j + 1 of row t for j < kCount, n even; sums(j) gives their f32(T). All that is read
+// comes first: a load after a store to y, which `add` may be, would wait for memory each time. `pairs`: N is
+// even and every array of Finish aligned to 8 bytes.
+template <int kCount, class Sums>
+__device__ __forceinline__ void store_pairs(const Finish& to, bool pairs, int t, int n, float unit,
+                                            const Sums& sums) {
+  const long long at = static_cast<long long>(t) * to.N + n;
   if (!pairs) {
-    if (n < to.N) to.y[at] = finished(to, sum0, unit, at, n);
-    if (n + 1 < to.N) to.y[at + 1] = finished(to, sum1, unit, at + 1, n + 1);
+#pragma unroll
+    for (int j = 0; j < kCount; j++) {
+      const float2 d = sums(j);
+      const int column = n + 8 * j;
+      const long long i = at + 8 * j;
+      if (column < to.N) to.y[i] = finished(to, d.x, unit, i, column);
+      if (column + 1 < to.N) to.y[i + 1] = finished(to, d.y, unit, i + 1, column + 1);
+    }
     return;
   }
-  if (n >= to.N) return;
-  const float2 s = *reinterpret_cast<const float2*>(to.scale + n);
-  float2 value = make_float2(__fmul_rn(__ll2float_rn(sum0), __fmul_rn(unit, s.x)),
-                             __fmul_rn(__ll2float_rn(sum1), __fmul_rn(unit, s.y)));
-  if (to.bias) {
-    const float2 b = *reinterpret_cast<const float2*>(to.bias + n);
-    value = make_float2(__fadd_rn(value.x, b.x), __fadd_rn(value.y, b.y));
+  float2 s[kCount], b[kCount], a[kCount];
+#pragma unroll
+  for (int j = 0; j < kCount; j++) {
+    const bool inside = n + 8 * j < to.N;
+    s[j] = b[j] = a[j] = make_float2(0.0f, 0.0f);
+    if (inside) s[j] = __ldg(reinterpret_cast<const float2*>(to.scale + n + 8 * j));
+    if (inside && to.bias) b[j] = __ldg(reinterpret_cast<const float2*>(to.bias + n + 8 * j));
+    if (inside && to.add) a[j] = *reinterpret_cast<const float2*>(to.add + at + 8 * j);
   }
-  if (to.add) {
-    const float2 a = *reinterpret_cast<const float2*>(to.add + at);
-    value = make_float2(__fadd_rn(a.x, value.x), __fadd_rn(a.y, value.y));
+#pragma unroll
+  for (int j = 0; j < kCount; j++) {
+    float2 v = sums(j);
+    v = make_float2(__fmul_rn(v.x, __fmul_rn(unit, s[j].x)), __fmul_rn(v.y, __fmul_rn(unit, s[j].y)));
+    if (to.bias) v = make_float2(__fadd_rn(v.x, b[j].x), __fadd_rn(v.y, b[j].y));
+    if (to.add) v = make_float2(__fadd_rn(a[j].x, v.x), __fadd_rn(a[j].y, v.y));
+    if (n + 8 * j < to.N) *reinterpret_cast<float2*>(to.y + at + 8 * j) = v;
   }
-  *reinterpret_cast<float2*>(to.y + at) = value;
 }
 
 }  // namespace

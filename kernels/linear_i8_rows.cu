@@ -79,6 +79,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     for (int v = 0; v < WARPS; v++)
 #pragma unroll
       for (int e = 0; e < 4; e++) sum[e] += parts[v][tile][e][from];
-    store_pair(to, pairs, t, n, row_unit(top[t]), sum[0], sum[1], sum[2], sum[3]);
+    store_pairs<1>(to, pairs, t, n, row_unit(top[t]),
+                   [&](int) { return make_float2(joined(sum[0], sum[2]), joined(sum[1], sum[3])); });
   }
 }

@@ -5,8 +5,8 @@
 // TILE_N panels of 8 outputs; a group is one m16 operand, digits hi above lo, so a thread ends with both sums
 // of its outputs. Slices of 64 k come by asynchronous copies into STAGES buffers. Groups and panels past the
 // end are copies of the last one, never stored. Dynamic shared memory: STAGES * (1024 * groups + 512 *
-// panels) bytes. `pairs`: see store_pair. K at most 2^17, so that int32 holds every sum. Contract section: 6.
-// Verdict: see linear_i8.md.
+// panels) bytes. `pairs`: see store_pairs. K at most 2^17, so that int32 holds every sum. Contract
+// section: 6. Verdict: see linear_i8.md.
 #include "linear_i8.cuh"
 #include "ptx.cuh"
 
@@ -125,12 +125,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
   for (int i = 0; i < TILE_M; i++) {
     const int t = (group0 + my_group + i) * 8 + (lane >> 2);
     if (t >= T) continue;
-    const float unit = row_unit(top[t]);
-#pragma unroll
-    for (int j = 0; j < TILE_N; j++) {
-      const int n = (panel0 + my_panel + j) * 8 + 2 * (lane & 3);
+    const int n = (panel0 + my_panel) * 8 + 2 * (lane & 3);
+    store_pairs<TILE_N>(to, pairs, t, n, row_unit(top[t]), [&](int j) {
       const int (&sum)[4] = sums[i][j];
-      store_pair(to, pairs, t, n, unit, sum[0], sum[1], sum[2], sum[3]);
-    }
+      return make_float2(joined(sum[0], sum[2]), joined(sum[1], sum[3]));
+    });
   }
 }

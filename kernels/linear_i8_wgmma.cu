@@ -6,8 +6,9 @@
 // groups and a run of panels each; a warpgroup multiplies four groups of 8 rows (64 lines, hi digits above lo
 // in each 16), so that a thread ends with both sums of its outputs. Groups and panels past the end are not
 // copied; what the buffer holds there reaches no stored output. Dynamic shared memory:
-// STAGES * (4096*WARPGROUPS + 64*TILE_N) bytes. `pairs`: see store_pair. K at most 2^17.
-// Contract section: 6. Verdict: gpu-only (sm_90a), fastest for prefill; see linear_i8.md.
+// STAGES * (4096*WARPGROUPS + 64*TILE_N) bytes. Results leave in strips of STRIP panels. `pairs`: see
+// store_pairs. K at most 2^17. Contract section: 6. Verdict: gpu-only (sm_90a), fastest for prefill; see
+// linear_i8.md.
 #include "linear_i8.cuh"
 
 #ifndef TILE_N
@@ -21,6 +22,10 @@
 #endif
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 1
+#endif
+
+#ifndef STRIP
+#define STRIP 4
 #endif
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -88,6 +93,8 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 32, MIN_BLOCKS)
   const int my_group = warp >> 2 << 2;
   const Finish to{scale, bias, add, y, N};
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const int t = (tile % row_tiles * kGroups + warp) * 8 + (lane >> 2);
+    const float A = t < T ? top[t] : 0.0f;  // read here, so that the products hide it
     int d[TILE_N / 2];
 #pragma unroll
     for (int i = 0; i < TILE_N / 2; i++) d[i] = 0;
@@ -109,14 +116,20 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 32, MIN_BLOCKS)
     products_wait<0>();
     if (lane == 0) arrive(empty0 + 8 * before.stage);
     hold(d);
-    const int t = (tile % row_tiles * kGroups + warp) * 8 + (lane >> 2);
-    if (t < T) {
-      const float unit = row_unit(top[t]);
+    float sums[TILE_N / 4];
 #pragma unroll
-      for (int j = 0; j < kPanels; j++) {
-        const int n = (tile / row_tiles * kPanels + j) * 8 + 2 * (lane & 3);
-        store_pair(to, pairs, t, n, unit, d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
-      }
+    for (int i = 0; i < TILE_N / 4; i += 2) {
+      sums[i] = joined(d[2 * i], d[2 * i + 2]);
+      sums[i + 1] = joined(d[2 * i + 1], d[2 * i + 3]);
+    }
+    hold(sums);  // half the registers are free before anything is read
+    if (t < T) {
+      const float unit = row_unit(A);
+      const int n = tile / row_tiles * TILE_N + 2 * (lane & 3);
+#pragma unroll
+      for (int j = 0; j < kPanels; j += STRIP)
+        store_pairs<STRIP>(to, pairs, t, n + 8 * j, unit,
+                           [&](int i) { return make_float2(sums[2 * (i + j)], sums[2 * (i + j) + 1]); });
     }
     __syncwarp();
   }

@@ -2,13 +2,15 @@
 //
 // x [T][K]; w in the layout of linear.cuh; bias [N] or null; add [T][N] or null, may be y; y [T][N].
 // Grid: (ceil(T/M), ceil(N/W)) with M = 32*WARPS_M rows and W = 8*THREAD_N*WARPS_N outputs; block
-// 32*WARPS_M*WARPS_N threads. A warp is 4 x 8 threads; a thread owns rows 4i + ty and quads of outputs.
-// Stages of 16 k come by asynchronous copies: x as pieces of four k, weights k by k. A thread takes a piece
-// of x of its eight rows and steps through its four k, so each accumulator sees ascending k.
-// The sums of finished blocks of 256 wait in shared memory (SPLIT 0), or blockIdx.z names one block and y is
-// partial sums [blocks][T][N] that linear_fold adds up (SPLIT 1; bias and add are not read).
-// RAGGED 0 needs K a multiple of 16 and x 16-byte aligned; RAGGED 1 takes any. Dynamic shared memory:
-// STAGES * 16 * (4*M + sizeof(weight)*W) bytes, and 4*M*W more where SPLIT is 0 and K > 256.
+// 32*WARPS_M*WARPS_N threads, a multiple of 128. A warp is 4 x 8 threads; a thread owns two quads of rows and
+// THREAD_N/4 quads of outputs. Stages of 16 k: weights by asynchronous copies, x through registers, since it
+// is turned k by k on the way. An accumulator sees ascending k.
+// SPLIT 0: the sums of finished blocks of 256 wait in shared memory. SPLIT 1: blockIdx.z names one block of
+// 256; partial holds M*W sums for each (tile, block), and whoever comes last at a tile adds them in order.
+// arrived [tiles] is 0 before and after. RAGGED 0 needs K a multiple of 16 and x 16-byte aligned; RAGGED 1
+// takes any. EARLY 1 loads the first factors of a stage behind the last products of the one before.
+// Dynamic shared memory: STAGES * 16 * (4*M + sizeof(weight)*W) bytes, and 4*M*W more where SPLIT is 0 and
+// K > 256.
 // Contract section: 6. Verdict: fastest for prefill; see linear_f32.md.
 #include "linear.cuh"
 #include "ptx.cuh"
@@ -31,6 +33,9 @@
 #ifndef RAGGED
 #define RAGGED 0
 #endif
+#ifndef EARLY
+#define EARLY 0
+#endif
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 2
 #endif
@@ -45,14 +50,20 @@ constexpr int kPiecesX = kM * kChunks / kThreads;  // of a thread and stage
 constexpr int kAside = 8 / kPieces;                // panels whose pieces fill 128 bytes of a row
 constexpr int kPiecesW = kStep * kW / kPiece / kThreads;
 constexpr int kPass = 8 * kStep;  // pieces of kAside panels
-static_assert(kPiecesX * kThreads == kM * kChunks && (kThreads % kPass == 0 || kThreads == 64),
-              "whole passes");
+static_assert(kPiecesX * kThreads == kM * kChunks && kThreads % kPass == 0, "whole passes");
 
 // In the i-th copy of a thread: groups of kAside panels, and k, after those of its first.
 __device__ constexpr int group_ahead(int i) { return i * kThreads / kPass; }
 __device__ constexpr int k_ahead(int i) { return i * kThreads / 8 % kStep; }
 
-// Copies of one thread: pieces of x by row, of weights by panel; both advance by a stage at a time.
+// v + parked sums. A quad waits as (1, 0, 3, 2): its registers then come in the order that puts each sum and
+// its factor of w into different banks of the register file.
+__device__ __forceinline__ void add_parked(float* v, const float4& before) {
+  v[1] = __fadd_rn(before.x, v[1]), v[0] = __fadd_rn(before.y, v[0]);
+  v[3] = __fadd_rn(before.z, v[3]), v[2] = __fadd_rn(before.w, v[2]);
+}
+
+// What a thread brings in: pieces of x by row, of weights by panel; both advance by a stage at a time.
 struct Source {
   const float* x[kPiecesX];
   const Weight* w[kPiecesW];
@@ -62,14 +73,14 @@ struct Source {
 
 extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
     linear_tile(const float* __restrict__ x, const Weight* __restrict__ w, const float* __restrict__ bias,
-                const float* add, float* y, int T, int N, int K, int wide) {
+                const float* add, float* y, float4* partial, int* arrived, int T, int N, int K, int wide) {
   extern __shared__ float4 memory[];
   float* stages = reinterpret_cast<float*>(memory);
   float4* parked = memory + STAGES * kStage / 4;  // [i][quad][thread]
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
   // Lanes that differ in bit 0 share rows, in bit 1 outputs: 16-byte loads of such pairs need one access.
   const int tx = (lane & 1) | ((lane >> 1) & 6), ty = ((lane >> 1) & 1) | ((lane >> 3) & 2);
-  const int row0 = warp / WARPS_N * 32 + ty, column0 = warp % WARPS_N * 8 * THREAD_N + 4 * tx;
+  const int row0 = warp / WARPS_N * 32 + 4 * ty, column0 = warp % WARPS_N * 8 * THREAD_N + 4 * tx;
   const int m0 = blockIdx.x * kM, n0 = blockIdx.y * kW;
   const int first = SPLIT ? blockIdx.z * kBlock : 0, last = SPLIT ? min(K, first + kBlock) : K;
 
@@ -89,22 +100,29 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
                 w_piece % kPieces * kPiece;
   }
   const SharedFloats base = shared_floats(stages);
-  const SharedFloats x_to = ahead(base, (x_chunk * kM + x_row) * 4);
+  float* x_to = stages + 4 * x_chunk * kM + (x_row ^ 8 * x_chunk);
   constexpr int kRowFloats = kW * static_cast<int>(sizeof(Weight)) / 4;  // of weights at one k
   const SharedFloats w_to = ahead(base, kStep * kM + w_k * kRowFloats + w_group * 32 + w_piece * 4);
-  const auto copy = [&](int stage, int k) {
+  float held[kPiecesX][4];
+  const auto fetch = [&](int k) {
 #pragma unroll
     for (int i = 0; i < kPiecesX; i++) {
-      const SharedFloats to = ahead(x_to, stage * kStage + i * kThreads);
 #if RAGGED
 #pragma unroll
-      for (int q = 0; q < 4; q++)
-        if (k + 4 * x_chunk + q < last) copy4_async(ahead(to, q), from.x[i] + q);
+      for (int q = 0; q < 4; q++) held[i][q] = k + 4 * x_chunk + q < last ? from.x[i][q] : 0.0f;
 #else
-      copy16_async(to, from.x[i]);
+      widen_some<4>(from.x[i], held[i]);
 #endif
       from.x[i] += kStep;
     }
+  };
+  const auto turn = [&](int stage) {
+#pragma unroll
+    for (int i = 0; i < kPiecesX; i++)
+#pragma unroll
+      for (int q = 0; q < 4; q++) x_to[stage * kStage + q * kM + i * kThreads / kChunks] = held[i][q];
+  };
+  const auto copy = [&](int stage, int k) {
 #pragma unroll
     for (int i = 0; i < kPiecesW; i++) {
       const SharedFloats to = ahead(w_to, stage * kStage + group_ahead(i) * 32 + k_ahead(i) * kRowFloats);
@@ -119,31 +137,25 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
 #pragma unroll
     for (int j = 0; j < THREAD_N; j++) sum[i][j] = 0.0f;
 
-  // Rows outer and outputs inner, turning at the ends: a factor of the fma before is used again.
-  const auto step = [&](const float (&a)[kThreadM][4], int q, const Weight* row) {
-    float b[THREAD_N];
+  // Factors of one k; those of the next are loaded while these are used.
+  float a[2][kThreadM], b[2][THREAD_N];
+  const auto load = [&](const float* stage, int k) {
+    const float* rows = stage + k * kM + warp / WARPS_N * 32 + (4 * ty ^ (8 * (k / 4 % 2)));
+    const Weight* weights = reinterpret_cast<const Weight*>(stage + kStep * kM) + k * kW + column0;
 #pragma unroll
-    for (int g = 0; g < kQuads; g++) widen_some<4>(row + 32 * g, b + 4 * g);
+    for (int g = 0; g < 2; g++) widen_some<4>(rows + (16 * g ^ (16 * (k / 8))), a[k % 2] + 4 * g);
+#pragma unroll
+    for (int g = 0; g < kQuads; g++) widen_some<4>(weights + 32 * g, b[k % 2] + 4 * g);
+  };
+  // Rows outer and outputs inner, turning at the ends: a factor of the fma before is used again.
+  const auto multiply = [&](int k) {
 #pragma unroll
     for (int i = 0; i < kThreadM; i++)
 #pragma unroll
       for (int j = 0; j < THREAD_N; j++) {
         const int jj = i & 1 ? j : THREAD_N - 1 - j;
-        sum[i][jj] = __fmaf_rn(a[i][q], b[jj], sum[i][jj]);
+        sum[i][jj] = __fmaf_rn(a[k % 2][i], b[k % 2][jj], sum[i][jj]);
       }
-  };
-  const auto chunk = [&](const float* stage, int c, int count) {
-    const float4* pieces = reinterpret_cast<const float4*>(stage) + c * kM + row0;
-    const Weight* weights = reinterpret_cast<const Weight*>(stage + kStep * kM) + 4 * c * kW + column0;
-    float a[kThreadM][4];
-#pragma unroll
-    for (int i = 0; i < kThreadM; i++) {
-      const float4 v = pieces[4 * i];
-      a[i][0] = v.x, a[i][1] = v.y, a[i][2] = v.z, a[i][3] = v.w;
-    }
-#pragma unroll
-    for (int q = 0; q < 4; q++)
-      if (!RAGGED || q < count) step(a, q, weights + q * kW);
   };
 
   const int steps = (last - first + kStep - 1) / kStep;
@@ -152,22 +164,44 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
     if (s < steps) copy(s, first + s * kStep);
     copies_commit();
   }
+  fetch(first);
+  turn(0);
   int stage = 0, filling = STAGES - 1;
   bool parking = false;
-  for (int s = 0; s < steps; s++) {
+  const auto arrive = [&]() {  // the next stage has landed for all, and the one before it is no longer read
     copies_wait<STAGES - 2>();
-    __syncthreads();  // this stage has landed for all, and the one to be filled is no longer read
+    __syncthreads();
+  };
+#if EARLY
+  arrive();
+  load(stages, 0);
+#endif
+  for (int s = 0; s < steps; s++) {
+    const float* here = stages + stage * kStage;
+    stage = stage + 1 == STAGES ? 0 : stage + 1;
+#if !EARLY
+    arrive();
+#endif
     if (s + STAGES - 1 < steps) copy(filling, first + (s + STAGES - 1) * kStep);
     copies_commit();
-    const float* here = stages + stage * kStage;
-#if RAGGED
-    for (int c = 0; c < kChunks; c++) chunk(here, c, last - (first + s * kStep + 4 * c));
-#else
-#pragma unroll
-    for (int c = 0; c < kChunks; c++) chunk(here, c, 4);
-#endif
-    stage = stage + 1 == STAGES ? 0 : stage + 1;
     filling = filling + 1 == STAGES ? 0 : filling + 1;
+    if (s + 1 < steps) fetch(first + (s + 1) * kStep);
+#if !EARLY
+    load(here, 0);
+#endif
+    const int count = last - first - s * kStep;
+#pragma unroll
+    for (int k = 0; k < kStep; k++) {
+      if (k + 1 < kStep) {
+        load(here, k + 1);
+      } else if (EARLY && s + 1 < steps) {
+        turn(stage);
+        arrive();
+        load(stages + stage * kStage, 0);
+      }
+      if (!RAGGED || k < count) multiply(k);
+    }
+    if (!EARLY && s + 1 < steps) turn(stage);
     if (!SPLIT && s % kStepsOfBlock == kStepsOfBlock - 1 && s + 1 < steps) {
 #pragma unroll
       for (int i = 0; i < kThreadM; i++)
@@ -175,36 +209,55 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
         for (int g = 0; g < kQuads; g++) {
           float4* place = parked + (i * kQuads + g) * kThreads + t;
           float* v = sum[i] + 4 * g;
-          if (parking) {
-            const float4 before = *place;
-            v[0] = __fadd_rn(before.x, v[0]), v[1] = __fadd_rn(before.y, v[1]);
-            v[2] = __fadd_rn(before.z, v[2]), v[3] = __fadd_rn(before.w, v[3]);
-          }
-          *place = make_float4(v[0], v[1], v[2], v[3]);
+          if (parking) add_parked(v, *place);
+          *place = make_float4(v[1], v[0], v[3], v[2]);
           v[0] = v[1] = v[2] = v[3] = 0.0f;
         }
       parking = true;
     }
   }
 
+#if SPLIT
+  // Quads of a tile: [block][quad of a thread][thread].
+  constexpr int kTile = kThreadM * kQuads * kThreads;
+  const int tile = blockIdx.y * gridDim.x + blockIdx.x;
+  float4* sums = partial + static_cast<long long>(tile) * gridDim.z * kTile + t;
+#pragma unroll
+  for (int i = 0; i < kThreadM; i++)
+#pragma unroll
+    for (int g = 0; g < kQuads; g++) {
+      const float* v = sum[i] + 4 * g;
+      sums[blockIdx.z * kTile + (i * kQuads + g) * kThreads] = make_float4(v[1], v[0], v[3], v[2]);
+    }
+  __shared__ int before;
+  __threadfence();
+  __syncthreads();
+  if (t == 0) before = atomicAdd(arrived + tile, 1);
+  __syncthreads();
+  if (before + 1 < gridDim.z) return;
+  __threadfence();
+  if (t == 0) arrived[tile] = 0;
+#endif
+
 #pragma unroll
   for (int i = 0; i < kThreadM; i++) {
-    const int row = m0 + row0 + 4 * i;
+    const int row = m0 + row0 + i % 4 + 16 * (i / 4);
     if (row >= T) continue;
 #pragma unroll
     for (int g = 0; g < kQuads; g++) {
-      const int n = n0 + column0 + 32 * g;
       float* v = sum[i] + 4 * g;
-      if (SPLIT) {
-        finish4(v, nullptr, nullptr, y + static_cast<long long>(blockIdx.z) * T * N, row, n, N, wide);
-        continue;
+#if SPLIT
+      float4 total = sums[(i * kQuads + g) * kThreads];
+      v[0] = total.y, v[1] = total.x, v[2] = total.w, v[3] = total.z;
+      for (int b = 1; b < gridDim.z; b++) {
+        total = sums[b * kTile + (i * kQuads + g) * kThreads];
+        v[0] = __fadd_rn(v[0], total.y), v[1] = __fadd_rn(v[1], total.x);
+        v[2] = __fadd_rn(v[2], total.w), v[3] = __fadd_rn(v[3], total.z);
       }
-      if (parking) {
-        const float4 before = parked[(i * kQuads + g) * kThreads + t];
-        v[0] = __fadd_rn(before.x, v[0]), v[1] = __fadd_rn(before.y, v[1]);
-        v[2] = __fadd_rn(before.z, v[2]), v[3] = __fadd_rn(before.w, v[3]);
-      }
-      finish4(v, bias, add, y, row, n, N, wide);
+#else
+      if (parking) add_parked(v, parked[(i * kQuads + g) * kThreads + t]);
+#endif
+      finish4(v, bias, add, y, row, n0 + column0 + 32 * g, N, wide);
     }
   }
 }

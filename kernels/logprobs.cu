@@ -7,7 +7,7 @@
 
 extern "C" __global__ void __launch_bounds__(1024)
     logprobs(const float* __restrict__ logits, const Partial* __restrict__ partials, int chunks, int V,
-             double* __restrict__ out, int* __restrict__ status) {
+             double* out, int* __restrict__ status) {
   __shared__ SerialSum sums;
   __shared__ Partial joined_row;
   const int row = blockIdx.x;
@@ -21,7 +21,9 @@ extern "C" __global__ void __launch_bounds__(1024)
     return;
   }
   const float top = x[id_of(joined_row.best)];
-  serial_sums(sums, V, [=](int i) { return contract_exp(__fsub_rn(x[i], top)); });
+  for (int i = threadIdx.x; i < V; i += 1024) y[i] = static_cast<double>(contract_exp(__fsub_rn(x[i], top)));
+  __syncthreads();
+  serial_sums(sums, V, [=](int i) { return y[i]; });
   const double total = contract_ln(serial_total(sums, V));
   for (int i = threadIdx.x; i < V; i += 1024)
     y[i] = __dsub_rn(static_cast<double>(__fsub_rn(x[i], top)), total);

@@ -5,17 +5,18 @@
 
 constexpr int kRowValues = 8;  // values of a row that a thread keeps in registers: rows of up to 2048
 
-// Accumulator a[t] of sumsq256 over x[0..N-1] for t = threadIdx.x; `kept` gets x[t + 256 i], i < kRowValues.
-__device__ __forceinline__ float sumsq_partial(const float* x, int N, float (&kept)[kRowValues]) {
+// Accumulator a[t] of sumsq256 over x[0..N-1] for t = threadIdx.x; `kept` gets x[t + 256 i], i < kValues.
+template <int kValues>
+__device__ __forceinline__ float sumsq_partial(const float* x, int N, float (&kept)[kValues]) {
 #pragma unroll
-  for (int i = 0; i < kRowValues; i++) {
+  for (int i = 0; i < kValues; i++) {
     const int j = threadIdx.x + 256 * i;
     kept[i] = j < N ? x[j] : 0.0f;
   }
   float a = 0.0f;  // a square added to +0 or to a sum of squares: padding with x = 0 changes no bit
 #pragma unroll
-  for (int i = 0; i < kRowValues; i++) a = __fmaf_rn(kept[i], kept[i], a);
-  for (int j = threadIdx.x + 256 * kRowValues; j < N; j += 256) a = __fmaf_rn(x[j], x[j], a);
+  for (int i = 0; i < kValues; i++) a = __fmaf_rn(kept[i], kept[i], a);
+  for (int j = threadIdx.x + 256 * kValues; j < N; j += 256) a = __fmaf_rn(x[j], x[j], a);
   return a;
 }
 

@@ -1,61 +1,64 @@
 // RMSNorm and the quantisation of its rows in one step: y = (x*r)*w, then as quantize_rows.cu.
 //
-// x [T][K]; w [K]; y [T][K] or null, may be x; rows, top: as in quantize_rows.cu. Grid (8*ceil(T/8)), block
-// 256: thread t holds accumulator t of sumsq256 and the columns t, t + 256, …, which stay in registers up to
-// K = 2048. Dynamic shared memory: 128*ceil(K/64) bytes, where the digits of the row gather into lines.
+// x [T][K]; w [K]; y [T][K] or null, may be x; rows, top, grid, block, shared memory: as in quantize_rows.cu.
+// sumsq256 has 256 accumulators, and columns 4p..4p+3 (mod 256) are thread p's: it holds four of them.
 // Contract sections: 3 (sumsq256), 6, 7. Verdict: the only variant; saves writing and reading y and a launch.
 #include "norm.cuh"
 #include "quantize_rows.cuh"
 
-extern "C" __global__ void __launch_bounds__(256)
+namespace {
+
+// sumsq256 joined by the 64 threads of a row, from accumulators 4p..4p+3 of thread p; the result is in every
+// thread. tree32 over 32 neighbours runs over 8 lanes of four: 16, 8 and 4 apart are lanes 4, 2 and 1 apart.
+__device__ __forceinline__ float join_row(float (&a)[4], float (&eighths)[kMostThreads / 8]) {
+  for (int o = 4; o > 0; o >>= 1)
+#pragma unroll
+    for (int e = 0; e < 4; e++) a[e] = __fadd_rn(a[e], __shfl_down_sync(kAllLanes, a[e], o));
+  const float w = __fadd_rn(__fadd_rn(a[0], a[2]), __fadd_rn(a[1], a[3]));
+  if (threadIdx.x % 8 == 0) eighths[threadIdx.x / 8] = w;
+  __syncthreads();
+  const int lane = threadIdx.x & 31;
+  const float sum = tree32(lane < 8 ? eighths[threadIdx.x / kRowThreads * 8 + lane] : 0.0f);
+  return __shfl_sync(kAllLanes, sum, 0);
+}
+
+__device__ __forceinline__ void add_squares(float (&a)[4], const float4& v) {
+  a[0] = __fmaf_rn(v.x, v.x, a[0]), a[1] = __fmaf_rn(v.y, v.y, a[1]);
+  a[2] = __fmaf_rn(v.z, v.z, a[2]), a[3] = __fmaf_rn(v.w, v.w, a[3]);
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kMostThreads)
     quantize_rmsnorm(const float* x, const float* __restrict__ w, float* y, signed char* __restrict__ rows,
-                     float* __restrict__ top, int T, int K, float eps) {
-  extern __shared__ uint4 digits[];  // [2][4*slices] lines of 16 k
-  __shared__ float sums[8];
-  __shared__ unsigned warps[8];
-  const int t = blockIdx.x, padded = slices_of(K) * kSlice, groups = eights_of(T);
-  signed char* bytes = reinterpret_cast<signed char*>(digits);
-  float A = 0.0f;
-  if (t < T) {
-    const float* row = x + static_cast<long long>(t) * K;
-    float kept[kRowValues], weight[kRowValues];
+                     float* __restrict__ top, int T, int K, float eps, int whole) {
+  extern __shared__ uint4 digits[];
+  __shared__ float eighths[kMostThreads / 8];
+  const int p = threadIdx.x % kRowThreads;
+  const long long t = blockIdx.x * (blockDim.x / kRowThreads) + threadIdx.x / kRowThreads;
+  const float* row = x + t * K;
+  float4 kept[KEPT], weight[KEPT];
+  float a[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-    for (int i = 0; i < kRowValues; i++) {  // asked for before the sum, so that both latencies overlap
-      const int j = threadIdx.x + 256 * i;
-      weight[i] = j < K ? w[j] : 0.0f;
-    }
-    const float r = rms_factor256(sumsq_partial(row, K, kept), K, eps, sums);
-    const auto normed = [=](int j) { return j < K ? __fmul_rn(__fmul_rn(row[j], r), w[j]) : 0.0f; };
-    unsigned largest = 0;
-#pragma unroll
-    for (int i = 0; i < kRowValues; i++) {
-      // A padding column is +0 whatever r is: a NaN there would be the row's, which r = NaN already means.
-      kept[i] = __fmul_rn(__fmul_rn(kept[i], r), weight[i]);
-      largest = max(largest, magnitude(kept[i]));
-    }
-    for (int j = threadIdx.x + 256 * kRowValues; j < K; j += 256)
-      largest = max(largest, magnitude(normed(j)));
-    A = row_top(block_max(largest, warps));
-    const float factor = row_factor(A);
-    const auto store = [&](int j, float value) {
-      const int q = quantized(value, factor);
-      bytes[j] = static_cast<signed char>(hi_digit(q));
-      bytes[padded + j] = static_cast<signed char>(lo_digit(q));
-      if (y && j < K) y[static_cast<long long>(t) * K + j] = value;
-    };
-#pragma unroll
-    for (int i = 0; i < kRowValues; i++) {
-      const int j = threadIdx.x + 256 * i;
-      if (j < padded) store(j, kept[i]);
-    }
-    for (int j = threadIdx.x + 256 * kRowValues; j < padded; j += 256) store(j, normed(j));
-    if (threadIdx.x == 0) top[t] = A;
-    __syncthreads();
+  for (int i = 0; i < KEPT; i++) {
+    const int k = 4 * (p + i * kRowThreads);
+    kept[i] = t < T ? load_quad(row, k, K, whole) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    weight[i] = load_quad(w, k, K, whole);  // asked for before the sum, so that both latencies overlap
   }
-  for (int line = threadIdx.x; line < padded / 8; line += 256) {
-    const int k = line % (padded / 16) * 16, digit = line / (padded / 16);
-    const uint4 zeros = make_uint4(0, 0, 0, 0);
-    *reinterpret_cast<uint4*>(rows + row_byte(t, k, groups) + digit * kWeightPanel) =
-        t < T ? digits[line] : zeros;
-  }
+#pragma unroll
+  for (int i = 0; i < KEPT; i++) add_squares(a, kept[i]);  // +0 past K changes no square sum
+  for (int k = 4 * (p + KEPT * kRowThreads); t < T && k < K; k += 4 * kRowThreads)
+    add_squares(a, load_quad(row, k, K, whole));
+  const float r = rms_factor(join_row(a, eighths), K, eps);
+  quantize_block(rows, top, T, K, digits, [&](int i, int k) {
+    const float4 v = i < KEPT ? kept[i % KEPT] : load_quad(row, k, K, whole);
+    const float4 g = i < KEPT ? weight[i % KEPT] : load_quad(w, k, K, whole);
+    const float4 n = normed(v, r, g);
+    if (y && i < KEPT) store_quad(y + t * K, k, K, whole, n);
+    return n;
+  });
+  if (y && t < T)  // last, since y may be x
+    for (int k = 4 * (p + KEPT * kRowThreads); k < K; k += 4 * kRowThreads) {
+      store_quad(y + t * K, k, K, whole, normed(load_quad(row, k, K, whole), r, load_quad(w, k, K, whole)));
+    }
 }

@@ -1,14 +1,16 @@
 // Activations to 16-bit fixed point: A = max |x| of a row, q = rint(x * (32512/A)), as digits hi and lo.
 //
 // x [T][K]; rows: the layout of linear_i8.cuh, padding written as zeros; top [T] = A, NaN where a value of
-// the row is not finite. Grid (8*ceil(T/8)), block 128: a block a row, a thread four neighbouring columns.
-// Contract section: 6. Verdict: the only variant.
+// the row is not finite. Grid (8*ceil(T/8)/R), block 64*R: R rows, 64 threads each. Dynamic shared memory: 2
+// * R * (64*ceil(K/64) + 16) bytes. `whole`: K is a multiple of 4 and x 16-byte aligned. Contract section: 6.
+// Verdict: the only variant; bound by memory.
 #include "quantize_rows.cuh"
 
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(kMostThreads)
     quantize_rows(const float* __restrict__ x, signed char* __restrict__ rows, float* __restrict__ top, int T,
                   int K, int whole) {
-  const int t = blockIdx.x;
-  const float* row = x + static_cast<long long>(t) * K;
-  quantize_row(rows, top, t, T, K, [=](int k) { return load_quad(row, k, K, whole); });
+  extern __shared__ uint4 digits[];
+  const long long t = blockIdx.x * (blockDim.x / kRowThreads) + threadIdx.x / kRowThreads;
+  const float* row = x + t * K;
+  quantize_block(rows, top, T, K, digits, [=](int, int k) { return load_quad(row, k, K, whole); });
 }

@@ -11,14 +11,11 @@ constexpr unsigned kInfinityBits = 0x7f800000u;
 // Magnitudes as integers: their order is that of the floats, infinity and NaN above every finite one.
 __device__ __forceinline__ unsigned magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 
-// Largest value of a block of 32*kWarps threads, in every thread. `warps` may be used again after a barrier.
-template <int kWarps>
-__device__ __forceinline__ unsigned block_max(unsigned value, unsigned (&warps)[kWarps]) {
+__device__ __forceinline__ unsigned magnitude(const float4& v) {
+  return max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
+}
+__device__ __forceinline__ unsigned warp_max(unsigned value) {
   for (int o = 16; o > 0; o >>= 1) value = max(value, __shfl_xor_sync(kAllLanes, value, o));
-  if ((threadIdx.x & 31) == 0) warps[threadIdx.x >> 5] = value;
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kWarps; i++) value = max(value, warps[i]);
   return value;
 }
 
@@ -36,65 +33,116 @@ __device__ __forceinline__ int quantized(float x, float factor) {
 __device__ __forceinline__ int hi_digit(int q) { return (q + 128) >> 8; }
 __device__ __forceinline__ int lo_digit(int q) { return q - 256 * hi_digit(q); }
 
-// The digits of k..k+3 of row t, k a multiple of 4, into the layout of linear_i8.cuh.
-__device__ __forceinline__ void store_digits(signed char* rows, int t, int k, int groups, const int (&q)[4]) {
-  unsigned hi = 0, lo = 0;
+// Four neighbouring integers as a word of hi digits and a word of lo digits.
+__device__ __forceinline__ uint2 digit_words(const float4& v, float factor) {
+  const int q[4] = {quantized(v.x, factor), quantized(v.y, factor), quantized(v.z, factor),
+                    quantized(v.w, factor)};
+  uint2 words = make_uint2(0, 0);
 #pragma unroll
   for (int i = 0; i < 4; i++) {
-    hi |= static_cast<unsigned>(hi_digit(q[i]) & 255) << 8 * i;
-    lo |= static_cast<unsigned>(lo_digit(q[i]) & 255) << 8 * i;
+    words.x |= static_cast<unsigned>(hi_digit(q[i]) & 255) << 8 * i;
+    words.y |= static_cast<unsigned>(lo_digit(q[i]) & 255) << 8 * i;
   }
-  signed char* to = rows + row_byte(t, k, groups);
-  *reinterpret_cast<unsigned*>(to) = hi;
-  *reinterpret_cast<unsigned*>(to + kWeightPanel) = lo;
+  return words;
 }
 
-// A row quantized by a block of 128 threads: `value(k)` gives a float4 of columns k..k+3, k a multiple of 4,
-// zeros past K. Thread i takes the quads i, i + 128, …; up to kKept of them stay in registers.
-constexpr int kKept = 8;
-
-template <class Value>
-__device__ __forceinline__ void quantize_row(signed char* rows, float* top, int t, int T, int K,
-                                             const Value& value) {
-  __shared__ unsigned warps[4];
-  const int quads = slices_of(K) * (kSlice / 4), groups = eights_of(T);
-  float4 kept[kKept];
-  unsigned largest = 0;
-  const auto raise = [&](const float4& v) {
-    largest = max(max(largest, max(magnitude(v.x), magnitude(v.y))), max(magnitude(v.z), magnitude(v.w)));
-  };
-  if (t < T) {
-#pragma unroll
-    for (int i = 0; i < kKept; i++) {
-      const int quad = threadIdx.x + 128 * i;
-      kept[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      if (quad < quads) kept[i] = value(4 * quad);
-      raise(kept[i]);
-    }
-    for (int quad = threadIdx.x + 128 * kKept; quad < quads; quad += 128) raise(value(4 * quad));
-  }
-  const float A = row_top(block_max(largest, warps)), factor = row_factor(A);
-  if (threadIdx.x == 0 && t < T) top[t] = A;
-  const auto store = [&](int quad, const float4& v) {
-    const int q[4] = {quantized(v.x, factor), quantized(v.y, factor), quantized(v.z, factor),
-                      quantized(v.w, factor)};
-    store_digits(rows, t, 4 * quad, groups, q);
-  };
-#pragma unroll
-  for (int i = 0; i < kKept; i++) {
-    const int quad = threadIdx.x + 128 * i;
-    if (quad < quads) store(quad, kept[i]);
-  }
-  for (int quad = threadIdx.x + 128 * kKept; quad < quads; quad += 128)
-    store(quad, t < T ? value(4 * quad) : make_float4(0.0f, 0.0f, 0.0f, 0.0f));
-}
-
-// Columns k..k+3 of a row of K floats; `whole` says that K is a multiple of 4 and the row 16-byte aligned.
+// Columns k..k+3 of a row of K floats, k a multiple of 4, +0 past K; `whole` says that K is a multiple of 4
+// and the row 16-byte aligned.
 __device__ __forceinline__ float4 load_quad(const float* row, int k, int K, bool whole) {
   if (k >= K) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   if (whole) return *reinterpret_cast<const float4*>(row + k);
   return make_float4(row[k], k + 1 < K ? row[k + 1] : 0.0f, k + 2 < K ? row[k + 2] : 0.0f,
                      k + 3 < K ? row[k + 3] : 0.0f);
+}
+__device__ __forceinline__ void store_quad(float* row, int k, int K, bool whole, const float4& v) {
+  if (whole && k < K) {
+    *reinterpret_cast<float4*>(row + k) = v;
+    return;
+  }
+  const float value[4] = {v.x, v.y, v.z, v.w};
+  for (int i = 0; i < 4; i++)
+    if (k + i < K) row[k + i] = value[i];
+}
+
+// What the input of a layer is made of (section 7): (x*r)*w of RMSNorm, and SwiGLU.
+__device__ __forceinline__ float4 normed(const float4& x, float r, const float4& w) {
+  return make_float4(__fmul_rn(__fmul_rn(x.x, r), w.x), __fmul_rn(__fmul_rn(x.y, r), w.y),
+                     __fmul_rn(__fmul_rn(x.z, r), w.z), __fmul_rn(__fmul_rn(x.w, r), w.w));
+}
+__device__ __forceinline__ float gated(float g, float u) {
+  return __fmul_rn(__fmul_rn(g, contract_sigmoid(g)), u);
+}
+__device__ __forceinline__ float4 gated(const float4& g, const float4& u) {
+  return make_float4(gated(g.x, u.x), gated(g.y, u.y), gated(g.z, u.z), gated(g.w, u.w));
+}
+
+// A block of R = 1, 2, 4 or 8 rows, 64 threads each; two rows fill the 32-byte sectors that are written.
+// Thread p of a row takes the quads of columns p, p + 64, …; KEPT of them stay in registers.
+#ifndef KEPT
+#define KEPT 4
+#endif
+constexpr int kRowThreads = 64, kMostThreads = 8 * kRowThreads;
+
+// DIRECT 1: digits go to memory as words, for rows that shared memory does not hold.
+#ifndef DIRECT
+#define DIRECT 0
+#endif
+
+// Bytes of a row of digits in shared memory: 16 more, so that lines of neighbouring rows are apart.
+__device__ __forceinline__ int digits_stride(int K) { return slices_of(K) * kSlice + 16; }
+
+// The rows of a block quantized; value(i, k) gives columns k..k+3 of this thread's row, its i-th quad, +0
+// past K. Rows past T become zeros. `digits`: 2 * R * digits_stride(K) bytes of shared memory, none where
+// DIRECT is 1.
+template <class Value>
+__device__ __forceinline__ void quantize_block(signed char* rows, float* top, int T, int K, uint4* digits,
+                                               const Value& value) {
+  __shared__ unsigned warps[kMostThreads / 32];
+  const int r = threadIdx.x / kRowThreads, p = threadIdx.x % kRowThreads, R = blockDim.x / kRowThreads;
+  const int t0 = blockIdx.x * R, t = t0 + r, quads = slices_of(K) * (kSlice / 4), stride = digits_stride(K);
+  unsigned char* bytes = reinterpret_cast<unsigned char*>(digits);
+  unsigned char* to = reinterpret_cast<unsigned char*>(rows);
+  float4 kept[KEPT];
+  unsigned largest = 0;
+#pragma unroll
+  for (int i = 0; i < KEPT; i++) {
+    const int quad = p + i * kRowThreads;
+    kept[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (t < T && quad < quads) kept[i] = value(i, 4 * quad);
+    largest = max(largest, magnitude(kept[i]));
+  }
+  for (int i = KEPT, quad = p + KEPT * kRowThreads; t < T && quad < quads; i++, quad += kRowThreads)
+    largest = max(largest, magnitude(value(i, 4 * quad)));
+  largest = warp_max(largest);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = largest;
+  __syncthreads();
+  const float A = row_top(max(warps[2 * r], warps[2 * r + 1])), factor = row_factor(A);
+  if (p == 0 && t < T) top[t] = A;
+  const auto put = [&](int quad, const float4& v) {
+    const uint2 words = digit_words(v, factor);
+    const long long at = row_byte(t, 4 * quad, eights_of(T));
+    *reinterpret_cast<unsigned*>(DIRECT ? to + at : bytes + r * stride + 4 * quad) = words.x;
+    *reinterpret_cast<unsigned*>(DIRECT ? to + at + kWeightPanel : bytes + (R + r) * stride + 4 * quad) =
+        words.y;
+  };
+#pragma unroll
+  for (int i = 0; i < KEPT; i++) {
+    const int quad = p + i * kRowThreads;
+    if (quad < quads) put(quad, kept[i]);
+  }
+  for (int i = KEPT, quad = p + KEPT * kRowThreads; quad < quads; i++, quad += kRowThreads)
+    put(quad, t < T ? value(i, 4 * quad) : make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+  if (DIRECT) return;
+  __syncthreads();
+  to += row_byte(t0, 0, eights_of(T));
+  const long long slice_bytes = static_cast<long long>(eights_of(T)) * kRowGroup;
+  for (int item = threadIdx.x; item < R * quads / 4; item += blockDim.x) {
+    const int row = item & (R - 1), line = item / R;
+    unsigned char* at = to + (line >> 2) * slice_bytes + (line & 3) * kCore + row * 16;
+    *reinterpret_cast<uint4*>(at) = *reinterpret_cast<const uint4*>(bytes + row * stride + 16 * line);
+    *reinterpret_cast<uint4*>(at + kWeightPanel) =
+        *reinterpret_cast<const uint4*>(bytes + (R + row) * stride + 16 * line);
+  }
 }
 
 }  // namespace

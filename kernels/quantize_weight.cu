@@ -11,7 +11,10 @@ extern "C" __global__ void __launch_bounds__(256)
   const long long start = static_cast<long long>(blockIdx.x) * K;
   unsigned largest = 0;
   for (int k = threadIdx.x; k < K; k += 256) largest = max(largest, magnitude(w[start + k]));
-  largest = block_max(largest, warps);
+  largest = warp_max(largest);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = largest;
+  __syncthreads();
+  for (int i = 0; i < 8; i++) largest = max(largest, warps[i]);
   float s = __fdiv_rn(__uint_as_float(largest), 127.0f);
   if (s < 0x1p-126f) s = 0.0f;
   const bool finite = largest < kInfinityBits;

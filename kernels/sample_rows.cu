@@ -1,24 +1,25 @@
 // Second step of sampling: choose a token for each row by the row's own parameters, all of them data.
 //
-// partials [R][chunks] and z [R][V] from sample_scan (z is overwritten); slots, order u64 [R][V] scratch;
-// temperature f32 [R] (0 = greedy), top_k i32 [R] (0 = V), top_p f64 [R], seed u64 [R], draw u32 [R],
-// sampler i32 [R] (0 inverse-cdf, 1 gumbel-id), given_u f64 [R] or null (replaces the draw where >= 0).
-// token, kept, status i32 [R], u f64 [R]: as on the cpu device; a refused row (status 1, 2, 3, see status_of)
-// has token -1 and kept 0; u is -1 where no uniform draw was used. ids i32 [R][V] or null: the ids of the
-// first top_k ranks, for ranking alone.
+// partials [R][chunks], maxima u32 [R][8 chunks] and z [R][V] from sample_scan (z is overwritten); slots,
+// order u64 [R][V] scratch; temperature f32 [R] (0 = greedy), top_k i32 [R] (0 = V), top_p f64 [R], seed u64
+// [R], draw u32 [R], sampler i32 [R] (0 inverse-cdf, 1 gumbel-id), given_u f64 [R] or null (replaces the draw
+// where >= 0). token, kept, status i32 [R], u f64 [R]: as on the cpu device; a refused row (status 1, 2, 3,
+// see status_of) has token -1 and kept 0; u is -1 where no uniform draw was used. ids i32 [R][V] or null: the
+// ids of the first top_k ranks, for ranking alone.
 //
-// Grid (R), block 1024. Ranks by buckets: bucket = floor((max - z) * scale), which never ascends with z, so
-// only the members of one bucket need comparing. Ids whose e is +0 (max - z beyond 88) are counted as
-// kept but not ranked: they change no sum and win no draw.
-// Contract sections: 2, 8. Verdict: the only variant; notes in small_ops.md.
+// Grid (R), block 1024, kBuckets ints of dynamic shared memory. Ranks in one of two ways (small_ops.md): few
+// by a lower bound out of the warps' maxima, else by buckets. Ids whose e is +0 (max - z beyond 88) are
+// counted as kept but need no rank: they change no sum and win no draw. Contract sections: 2, 8. Verdict: the
+// only variant.
 #include "serial_sum.cuh"
 
-constexpr int kThreads = 1024, kBuckets = 4096, kPerThread = kBuckets / kThreads;
-constexpr int kSmall = 1024;     // candidates that stay in shared memory
-constexpr int kQuadratic = 512;  // members of a bucket up to which counting is faster than sorting
+constexpr int kThreads = 1024;
+constexpr int kBuckets = 16384, kFewBuckets = 4096;  // for many ranks, and for up to kSmall
+constexpr int kSmall = 1024;                         // candidates that stay in shared memory
+constexpr int kQuadratic = 512;                      // candidates up to which counting is faster than sorting
+constexpr int kBoundedRanks = 128;
 
 struct Shared {
-  int offset[kBuckets];  // counts, then starts, then ends of the buckets
   u64 slots[kSmall], order[kSmall];
   float e[kSmall];
   SerialSum sums;
@@ -27,23 +28,28 @@ struct Shared {
   Partial row;
   double sum;
   int found, cut, candidates;
+  float bound;
 };
 
+// Buckets of distance to the largest z: the number never descends as z does, whatever the rounding.
 struct Buckets {
   float top, scale;
+  int last;  // holds the dead
   bool all;  // rank the dead, too
-  // The bucket of z, kBuckets - 1 for the dead.
   __device__ __forceinline__ int of(float z) const {
     const float distance = __fsub_rn(top, z);
-    if (!(distance <= 88.0f)) return kBuckets - 1;
-    return min(static_cast<int>(__fmul_rn(distance, scale)), kBuckets - 2);
+    const float place = fminf(__fmul_rn(distance, scale), static_cast<float>(last - 1));
+    // Adding 2^23 rounds to an integer, the low bits of the sum: the conversion instruction is slower.
+    const int bucket = __float_as_int(__fadd_rn(place, 8388608.0f)) & 0x7fffff;
+    return distance <= 88.0f ? bucket : last;
   }
-  __device__ __forceinline__ bool counts(int bucket) const { return all || bucket < kBuckets - 1; }
+  __device__ __forceinline__ bool counts(int bucket) const { return all || bucket < last; }
 };
 
-__device__ __forceinline__ Buckets make_buckets(Partial row, bool all) {
+__device__ __forceinline__ Buckets make_buckets(Partial row, int buckets, bool all) {
   const float top = z_of(row.best), range = fminf(__fsub_rn(top, row.low), 88.0f);
-  return {top, range > 1e-30f ? __fdiv_rn(static_cast<float>(kBuckets - 1), range) : 0.0f, all};
+  const float scale = range > 1e-30f ? __fdiv_rn(static_cast<float>(buckets - 2), range) : 0.0f;
+  return {top, scale, buckets - 1, all};
 }
 
 // f(z, id) for every id of a row; eight loads in flight.
@@ -60,28 +66,74 @@ __device__ __forceinline__ void each_id(const float* z, int V, const F& f) {
   }
 }
 
+// Candidates for the first k ranks by a bound: of disjoint groups of ids, k have a maximum at or above the
+// k-th largest maximum, so rank k - 1 lies there, too. False if the bound is no help; s.candidates of them
+// are in s.slots otherwise, unordered.
+__device__ __forceinline__ bool collect_above_bound(Shared& s, const unsigned* maxima, int groups,
+                                                    const float* z, int V, int k, unsigned* keys) {
+  groups = min(groups, kThreads);
+  if (k > kBoundedRanks || groups < 2 * k) return false;
+  const int t = threadIdx.x, padded = (groups + 3) / 4 * 4;
+  const unsigned mine = t < groups ? maxima[t] : ~0u;
+  if (t < padded) keys[t] = mine;
+  if (t == 0) s.candidates = 0;
+  __syncthreads();
+  if (t < groups) {
+    int rank = 0;
+    for (int j = 0; j < padded; j += 4) {
+      const uint4 other = *reinterpret_cast<const uint4*>(keys + j);
+      rank += (other.x < mine) + (other.y < mine) + (other.z < mine) + (other.w < mine);
+      rank += (other.x == mine && j < t) + (other.y == mine && j + 1 < t) + (other.z == mine && j + 2 < t) +
+              (other.w == mine && j + 3 < t);
+    }
+    // A group without ids has the key ~0, beyond that of -inf.
+    if (rank == k - 1) s.bound = mine == ~0u ? minus_infinity() : z_of(static_cast<u64>(mine) << 32);
+  }
+  __syncthreads();
+  const float bound = s.bound;
+  each_id(z, V, [&](float value, int id) {
+    if (value >= bound) {
+      const int at = atomicAdd(&s.candidates, 1);
+      if (at < kQuadratic) s.slots[at] = ranked(value, id);
+    }
+  });
+  __syncthreads();
+  return s.candidates <= kQuadratic;
+}
+
 // Starts of the buckets out of their counts; s.cut: the bucket that holds rank k - 1 or the last one;
 // s.candidates: how many ids lie in buckets 0..cut. True if one of these is too large for counting.
-__device__ __forceinline__ bool cut_buckets(Shared& s, int k) {
-  const int first = kPerThread * threadIdx.x;
-  int size[kPerThread], mine = 0, total;
+template <int kPerThread>
+__device__ __forceinline__ bool cut_buckets(Shared& s, int* offset, int k) {
+  int4* mine = reinterpret_cast<int4*>(offset) + kPerThread / 4 * threadIdx.x;
+  int sum = 0, total;
 #pragma unroll
-  for (int i = 0; i < kPerThread; i++) mine += size[i] = s.offset[first + i];
-  int start = block_scan(mine, s.narrow, total);
+  for (int i = 0; i < kPerThread / 4; i++) sum += mine[i].x + mine[i].y + mine[i].z + mine[i].w;
+  int start = block_scan(sum, s.narrow, total);
   if (threadIdx.x == 0 && total < k) {
-    s.cut = kBuckets - 1;
+    s.cut = kPerThread * kThreads - 1;
     s.candidates = total;
   }
   bool large = false;
-#pragma unroll
-  for (int i = 0; i < kPerThread; i++) {
-    s.offset[first + i] = start;
-    large |= start < k && size[i] > kQuadratic;
-    if (start < k && start + size[i] >= k) {
-      s.cut = first + i;
-      s.candidates = start + size[i];
+  const auto begin = [&](int& size, int bucket) {
+    const int here = start, end = start + size;
+    large |= here < k && size > kQuadratic;
+    if (here < k && end >= k) {
+      s.cut = bucket;
+      s.candidates = end;
     }
-    start += size[i];
+    size = here;
+    start = end;
+  };
+#pragma unroll
+  for (int i = 0; i < kPerThread / 4; i++) {
+    const int bucket = kPerThread * threadIdx.x + 4 * i;
+    int4 four = mine[i];
+    begin(four.x, bucket);
+    begin(four.y, bucket + 1);
+    begin(four.z, bucket + 2);
+    begin(four.w, bucket + 3);
+    mine[i] = four;
   }
   return __syncthreads_or(large);
 }
@@ -105,135 +157,163 @@ __device__ __forceinline__ void block_sort(u64* a, int n) {
   }
 }
 
-// Candidates to slots in bucket order, then to order[rank], with e[rank], for ranks below `count`.
-__device__ __forceinline__ void rank_candidates(Shared& s, const float* z, int V, Buckets buckets, bool large,
-                                                int count, u64* slots, u64* order, float* e) {
-  const int cut = s.cut, candidates = s.candidates;
+// Ids of the buckets up to the cut to slots, bucket by bucket; offset[b] becomes the end of bucket b.
+__device__ __forceinline__ void collect_buckets(Shared& s, int* offset, const float* z, int V,
+                                                Buckets buckets, bool large, u64* slots) {
+  const int cut = s.cut;
   each_id(z, V, [&](float value, int id) {
     const int b = buckets.of(value);
-    if (b <= cut && buckets.counts(b)) slots[atomicAdd(&s.offset[b], 1)] = ranked(value, id);
+    if (b <= cut && buckets.counts(b)) slots[atomicAdd(&offset[b], 1)] = ranked(value, id);
   });
-  __syncthreads();  // offset[b] is now the end of bucket b, the start of the next
-  if (large) {
-    for (int b = 0; b <= cut; b++) {
-      const int start = b > 0 ? s.offset[b - 1] : 0, size = s.offset[b] - start;
-      if (size > kQuadratic && start < candidates) block_sort(slots + start, size);
-    }
+  __syncthreads();
+  if (!large) return;
+  for (int b = 0; b <= cut; b++) {
+    const int start = b > 0 ? offset[b - 1] : 0, size = offset[b] - start;
+    if (size > kQuadratic && start < s.candidates) block_sort(slots + start, size);
   }
+}
+
+// order[rank] and e[rank] for the candidates with ranks below `count`. span(key, start, end) says where the
+// candidates lie that can rank beside a key; a span too large for counting is sorted.
+template <class F>
+__device__ __forceinline__ void rank_candidates(int candidates, int count, float top, const u64* slots,
+                                                u64* order, float* e, const F& span) {
   for (int i = threadIdx.x; i < candidates; i += kThreads) {
     const u64 mine = slots[i];
-    const int b = buckets.of(z_of(mine)), start = b > 0 ? s.offset[b - 1] : 0, end = s.offset[b];
-    int rank = i;
+    int start, end, rank = i;
+    span(z_of(mine), start, end);
     if (end - start <= kQuadratic) {
       rank = start;
       for (int j = start; j < end; j++) rank += slots[j] < mine;
     }
     if (rank < count) {
       order[rank] = mine;
-      e[rank] = contract_exp(__fsub_rn(z_of(mine), buckets.top));
+      e[rank] = contract_exp(__fsub_rn(z_of(mine), top));
     }
   }
   __syncthreads();
 }
 
-// The id with the smallest (-ln v)/e among ranks 0..n-1, lowest id among equals.
-__device__ __forceinline__ int gumbel_id(Shared& s, const u64* order, const float* e, int n, u64 seed,
-                                         unsigned draw) {
-  const double huge = 0x1.fffffffffffffp1023;
-  double least = huge, bound = huge;
+__device__ __forceinline__ double noise(u64 seed, unsigned draw, unsigned token) {
+  const u64 w = philox_word(seed, draw, token, 1);
+  return __dmul_rn(__dadd_rn(static_cast<double>(w >> 12), 0.5), 0x1p-52);
+}
+
+// The id with the smallest (-ln v)/e among n places, lowest id among equals; id_at(i) and e_at(i) describe
+// place i. `bound` is the score of one of them.
+template <class Id, class E>
+__device__ __forceinline__ int gumbel_id(Shared& s, int n, u64 seed, unsigned draw, double bound,
+                                         const Id& id_at, const E& e_at) {
+  double least = 0x1.fffffffffffffp1023;
   u64 id = ~0ull;
-  for (int base = 0; base < n; base += kThreads) {
-    const int i = base + threadIdx.x;
-    if (i < n && e[i] > 0.0f) {
-      const unsigned token = static_cast<unsigned>(id_of(order[i]));
-      const u64 w = philox_word(seed, draw, token, 1);
-      const double v = __dmul_rn(__dadd_rn(static_cast<double>(w >> 12), 0.5), 0x1p-52);
-      const double weight = static_cast<double>(e[i]);
-      // -ln v is at least 1 - v: most noise is beaten before its logarithm is taken.
-      if (!(__dsub_rn(1.0, v) > __dmul_rn(__dmul_rn(bound, weight), 1.0 + 0x1p-40))) {
-        const double score = __ddiv_rn(-contract_ln(v), weight);
-        if (score < least || (score == least && token < id)) {
-          least = score;
-          id = token;
-        }
-        if (score < bound) bound = score;
-      }
+  for (int i = threadIdx.x; i < n; i += kThreads) {
+    const float e = e_at(i);
+    if (!(e > 0.0f)) continue;
+    const unsigned token = static_cast<unsigned>(id_at(i));
+    const double v = noise(seed, draw, token), weight = static_cast<double>(e);
+    // -ln v is at least 1 - v: most noise is beaten before its logarithm is taken.
+    if (__dsub_rn(1.0, v) > __dmul_rn(__dmul_rn(bound, weight), 1.0 + 0x1p-40)) continue;
+    const double score = __ddiv_rn(-contract_ln(v), weight);
+    if (score < least || (score == least && token < id)) {
+      least = score;
+      id = token;
     }
-    if (base == 0) bound = __longlong_as_double(block_min(__double_as_longlong(bound), s.wide));
   }
-  const u64 best = block_min(__double_as_longlong(least), s.wide);
+  const u64 best = block_min(static_cast<u64>(__double_as_longlong(least)), s.wide);
   const bool mine = static_cast<u64>(__double_as_longlong(least)) == best;
   return static_cast<int>(block_min(mine ? id : ~0ull, s.wide));
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
-    sample_rows(const Partial* __restrict__ partials, int chunks, float* z, u64* slots, u64* order,
-                const float* __restrict__ temperature, const int* __restrict__ top_k,
-                const double* __restrict__ top_p, const u64* __restrict__ seed,
+    sample_rows(const Partial* __restrict__ partials, const unsigned* __restrict__ maxima, int chunks,
+                float* z, u64* slots, u64* order, const float* __restrict__ temperature,
+                const int* __restrict__ top_k, const double* __restrict__ top_p, const u64* __restrict__ seed,
                 const unsigned* __restrict__ draw, const int* __restrict__ sampler,
                 const double* __restrict__ given_u, int V, int* __restrict__ token, int* __restrict__ kept,
                 double* __restrict__ u_out, int* __restrict__ status, int* __restrict__ ids) {
   __shared__ Shared s;
+  extern __shared__ __align__(16) int offset[];  // [kBuckets]: counts, then starts, then ends of the buckets
   const int row = blockIdx.x, t = threadIdx.x;
   const long long start = static_cast<long long>(row) * V;
-  join_partials(s.row, partials + static_cast<long long>(row) * chunks, chunks);
-  const int refused = status_of(s.row.flags);
-  const bool greedy = is_greedy(temperature[row]);
-  if (greedy || refused != 0) {
-    if (t == 0) {
-      token[row] = refused != 0 ? -1 : id_of(s.row.best);
-      kept[row] = refused == 0;
-      u_out[row] = -1.0;
-      status[row] = refused;
-    }
-    return;
-  }
-
-  const int k = top_k[row] <= 0 || top_k[row] > V ? V : top_k[row];
-  const Buckets buckets = make_buckets(s.row, ids != nullptr);
-  for (int b = t; b < kBuckets; b += kThreads) s.offset[b] = 0;
-  __syncthreads();
-  each_id(z + start, V, [&](float value, int) {
-    const int b = buckets.of(value);
-    if (buckets.counts(b)) atomicAdd(&s.offset[b], 1);
-  });
-  __syncthreads();
-  const bool large = cut_buckets(s, k);
-  const int count = min(k, s.candidates);  // ranks that matter; the others of the k are dead
-  const bool small = s.candidates <= kSmall;
-  u64 *slot = small ? s.slots : slots + start, *ranks = small ? s.order : order + start;
-  float* e = small ? s.e : z + start;
-  rank_candidates(s, z + start, V, buckets, large, count, slot, ranks, e);
-  if (ids != nullptr)
-    for (int i = t; i < count; i += kThreads) ids[start + i] = id_of(ranks[i]);
-
-  const auto element = [=](int i) { return e[i]; };
-  const bool by_noise = sampler[row] != 0;
-  const double p = top_p[row];
-  int n = k;
-  double u = -1.0;
-  double sum = 0.0;
-  if (p < 1.0 || !by_noise) {
-    serial_sums(s.sums, count, element);
-    sum = serial_total(s.sums, count);
-  }
-  if (p < 1.0) {
-    n = first_beyond<true>(s.sums, count, element, __dmul_rn(p, sum), s.found, s.sum) + 1;
-    sum = s.sum;
-    __syncthreads();
-  }
-  int chosen;
-  if (by_noise) {
-    chosen = gumbel_id(s, ranks, e, min(n, count), seed[row], draw[row]);
-  } else {
-    u = given_u != nullptr && given_u[row] >= 0.0 ? given_u[row]
-                                                  : uniform53(philox_word(seed[row], draw[row], 0, 0));
-    chosen = id_of(ranks[first_beyond<false>(s.sums, count, element, __dmul_rn(u, sum), s.found, s.sum)]);
-  }
-  if (t == 0) {
+  const auto finish = [=](int chosen, int n, double u, int refused) {
+    if (t != 0) return;
     token[row] = chosen;
     kept[row] = n;
     u_out[row] = u;
-    status[row] = 0;
+    status[row] = refused;
+  };
+  join_partials(s.row, partials + static_cast<long long>(row) * chunks, chunks);
+  const int refused = status_of(s.row.flags);
+  if (refused != 0) return finish(-1, 0, -1.0, refused);
+  if (is_greedy(temperature[row])) return finish(id_of(s.row.best), 1, -1.0, 0);
+
+  const int k = top_k[row] <= 0 || top_k[row] > V ? V : top_k[row];
+  const double p = top_p[row];
+  const bool by_noise = sampler[row] != 0;
+  const float top = z_of(s.row.best);
+  z += start;
+  // The score of the likeliest id, whose e is 1.
+  const double bound = by_noise ? -contract_ln(noise(seed[row], draw[row], id_of(s.row.best))) : 0.0;
+  if (by_noise && k == V && p >= 1.0 && ids == nullptr) {  // every id takes part, whatever its rank
+    const auto e_at = [=](int i) { return contract_exp(__fsub_rn(z[i], top)); };
+    const int chosen = gumbel_id(s, V, seed[row], draw[row], bound, [](int i) { return i; }, e_at);
+    return finish(chosen, k, -1.0, 0);
   }
+
+  u64 *slot = s.slots, *ranks = s.order;
+  float* e = s.e;
+  int count;  // ranks that matter; the others of the k are dead
+  unsigned* keys = reinterpret_cast<unsigned*>(offset);
+  if (collect_above_bound(s, maxima + 8ll * chunks * row, 8 * chunks, z, V, k, keys)) {
+    const int candidates = s.candidates;
+    count = k;
+    rank_candidates(candidates, count, top, slot, ranks, e, [=](float, int& first, int& end) {
+      first = 0;
+      end = candidates;
+    });
+  } else {
+    const bool many = k > kSmall;
+    const Buckets buckets = make_buckets(s.row, many ? kBuckets : kFewBuckets, ids != nullptr);
+    for (int b = t; b <= buckets.last; b += kThreads) offset[b] = 0;
+    __syncthreads();
+    each_id(z, V, [&](float value, int) {
+      const int b = buckets.of(value);
+      if (buckets.counts(b)) atomicAdd(&offset[b], 1);
+    });
+    __syncthreads();
+    const bool large = many ? cut_buckets<kBuckets / kThreads>(s, offset, k)
+                            : cut_buckets<kFewBuckets / kThreads>(s, offset, k);
+    const int candidates = s.candidates;
+    count = min(k, candidates);
+    if (candidates > kSmall) slot = slots + start, ranks = order + start, e = z;
+    collect_buckets(s, offset, z, V, buckets, large, slot);
+    rank_candidates(candidates, count, top, slot, ranks, e, [=](float value, int& first, int& end) {
+      const int b = buckets.of(value);
+      first = b > 0 ? offset[b - 1] : 0;
+      end = offset[b];
+    });
+  }
+  if (ids != nullptr)
+    for (int i = t; i < count; i += kThreads) ids[start + i] = id_of(ranks[i]);
+
+  const auto e_at = [=](int i) { return e[i]; };
+  double sum = 0.0;
+  int n = k;
+  if (p < 1.0 || !by_noise) {
+    serial_sums(s.sums, count, e_at);
+    sum = serial_total(s.sums, count);
+  }
+  if (p < 1.0) {
+    n = first_beyond<true>(s.sums, count, e_at, __dmul_rn(p, sum), s.found, s.sum) + 1;
+    sum = s.sum;
+    __syncthreads();
+  }
+  if (by_noise) {
+    const auto id_at = [=](int i) { return id_of(ranks[i]); };
+    return finish(gumbel_id(s, min(n, count), seed[row], draw[row], bound, id_at, e_at), n, -1.0, 0);
+  }
+  const bool given = given_u != nullptr && given_u[row] >= 0.0;
+  const double u = given ? given_u[row] : uniform53(philox_word(seed[row], draw[row], 0, 0));
+  const int at = first_beyond<false>(s.sums, count, e_at, __dmul_rn(u, sum), s.found, s.sum);
+  finish(id_of(ranks[at]), n, u, 0);
 }

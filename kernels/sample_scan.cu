@@ -1,6 +1,7 @@
 // First step of sampling: z = logit/temperature, and what each chunk of a row amounts to.
 //
-// logits [R][V]; temperature [R], 0 = greedy, which needs no z; z [R][V]; partials [R][chunks].
+// logits [R][V]; temperature [R], 0 = greedy, which needs no z; z [R][V]; partials [R][chunks]; maxima u32
+// [R][8 chunks], the sort key of the largest z of each warp's 256 ids.
 // Grid (chunks of 2048 ids, R), block 256: thread t takes ids t, t + 256, … of its chunk.
 // Contract section: 8. Verdict: the only variant; bound by memory.
 #include "sampling.cuh"
@@ -9,7 +10,7 @@ constexpr int kPerThread = 8, kChunk = 256 * kPerThread;
 
 extern "C" __global__ void __launch_bounds__(256)
     sample_scan(const float* __restrict__ logits, const float* __restrict__ temperature,
-                float* __restrict__ z, Partial* __restrict__ partials, int V) {
+                float* __restrict__ z, Partial* __restrict__ partials, unsigned* __restrict__ maxima, int V) {
   __shared__ Partial warps[8];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first = blockIdx.x * kChunk + threadIdx.x;
   const long long start = static_cast<long long>(blockIdx.y) * V;
@@ -37,10 +38,14 @@ extern "C" __global__ void __launch_bounds__(256)
     p = joined(p, {ranked(scaled, id), fits ? scaled : infinity, flags});
   }
   p = warp_joined(p);
-  if (lane == 0) warps[warp] = p;
+  const long long chunk = blockIdx.y * static_cast<long long>(gridDim.x) + blockIdx.x;
+  if (lane == 0) {
+    warps[warp] = p;
+    maxima[8 * chunk + warp] = static_cast<unsigned>(p.best >> 32);
+  }
   __syncthreads();
   if (warp == 0) {
     p = warp_joined(lane < 8 ? warps[lane] : Partial{~0ull, infinity, 0});
-    if (lane == 0) partials[blockIdx.y * static_cast<long long>(gridDim.x) + blockIdx.x] = p;
+    if (lane == 0) partials[chunk] = p;
   }
 }

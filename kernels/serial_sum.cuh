@@ -27,14 +27,58 @@ __device__ __forceinline__ int segment_length(int n) {
   return length < 16 ? 16 : length;
 }
 
+// f(e_i) for i in [first, end) in order, with eight loads ahead of the chain.
+template <class E, class F>
+__device__ __forceinline__ void in_order(int first, int end, const E& element, const F& f) {
+  constexpr int kAhead = 8;
+  int i = first;
+  for (; i + kAhead <= end; i += kAhead) {
+    double e[kAhead];
+#pragma unroll
+    for (int j = 0; j < kAhead; j++) e[j] = static_cast<double>(element(i + j));
+#pragma unroll
+    for (int j = 0; j < kAhead; j++) f(e[j]);
+  }
+  for (; i < end; i++) f(static_cast<double>(element(i)));
+}
+
+// s.start out of what the segments grow by; one thread.
+template <class E>
+__device__ __forceinline__ void join_segments(SerialSum& s, int n, int length, int segments,
+                                              const E& element) {
+  constexpr int kAhead = 4;
+  double c = 0.0;
+  for (int base = 0; base < segments; base += kAhead) {
+    double even[kAhead], odd[kAhead];
+    bool doubtful[kAhead];
+#pragma unroll
+    for (int j = 0; j < kAhead; j++) {
+      const int g = min(base + j, segments - 1);
+      even[j] = s.grown[0][g];
+      odd[j] = s.grown[1][g];
+      doubtful[j] = s.doubtful[g];
+    }
+#pragma unroll
+    for (int j = 0; j < kAhead; j++) {
+      const int g = base + j;
+      if (g >= segments) break;
+      s.start[g] = c;
+      if (doubtful[j])
+        in_order(g * length, min(n, (g + 1) * length), element, [&](double e) { c = __dadd_rn(c, e); });
+      else
+        c = __dadd_rn(c, __double_as_longlong(c) & 1 ? odd[j] : even[j]);
+    }
+  }
+  s.start[segments] = c;
+}
+
 // Fills s.start for e[0..n-1] = element(i), each in [0, 1]. All 1024 threads call it; ends with a barrier.
-template <class F>
-__device__ __forceinline__ void serial_sums(SerialSum& s, int n, const F& element) {
+template <class E>
+__device__ __forceinline__ void serial_sums(SerialSum& s, int n, const E& element) {
   const int length = segment_length(n), segments = (n + length - 1) / length, t = threadIdx.x;
   const int first = t * length, end = t < segments ? min(n, first + length) : 0;
   double sum = 0.0, total;
-  if (t < segments)
-    for (int i = first; i < end; i++) sum = __dadd_rn(sum, static_cast<double>(element(i)));
+  in_order(first, end, element, [&](double e) { sum = __dadd_rn(sum, e); });
   const double before = block_scan(sum, s.warps, total), after = __dadd_rn(before, sum);
   if (t < segments) {
     // The estimate and the true sum differ by less than n ulps each; n < 2^20.
@@ -42,33 +86,21 @@ __device__ __forceinline__ void serial_sums(SerialSum& s, int n, const F& elemen
     const u64 high = static_cast<u64>(__double_as_longlong(__dmul_rn(after, 1.0 + 0x1p-30))) >> 52;
     const bool doubtful = low != high || low < 64;
     s.doubtful[t] = doubtful;
+    s.grown[0][t] = s.grown[1][t] = 0.0;
     if (!doubtful) {
       const double even = __longlong_as_double(static_cast<long long>(low << 52));
       const double odd = __longlong_as_double(static_cast<long long>(low << 52 | 1));
       double a = even, b = odd;
-      for (int i = first; i < end; i++) {
-        const double e = static_cast<double>(element(i));
+      in_order(first, end, element, [&](double e) {
         a = __dadd_rn(a, e);
         b = __dadd_rn(b, e);
-      }
+      });
       s.grown[0][t] = __dsub_rn(a, even);
       s.grown[1][t] = __dsub_rn(b, odd);
     }
   }
   __syncthreads();
-  if (t == 0) {
-    double c = 0.0;
-    for (int g = 0; g < segments; g++) {
-      s.start[g] = c;
-      if (s.doubtful[g]) {
-        const int stop = min(n, (g + 1) * length);
-        for (int i = g * length; i < stop; i++) c = __dadd_rn(c, static_cast<double>(element(i)));
-      } else {
-        c = __dadd_rn(c, s.grown[__double_as_longlong(c) & 1][g]);
-      }
-    }
-    s.start[segments] = c;
-  }
+  if (t == 0) join_segments(s, n, length, segments, element);
   __syncthreads();
 }
 
@@ -90,14 +122,18 @@ __device__ __forceinline__ int first_beyond(const SerialSum& s, int n, const F& 
   }
   __syncthreads();
   if (t < segments && beyond(s.start[t + 1]) && (t == 0 || !beyond(s.start[t]))) {
-    double c = s.start[t];
-    int i = t * length;
-    for (; i < n; i++) {
-      c = __dadd_rn(c, static_cast<double>(element(i)));
-      if (beyond(c)) break;
-    }
-    found = i;
-    sum = c;
+    double c = s.start[t], reached = c;
+    int i = t * length, at = -1;
+    in_order(i, min(n, i + length), element, [&](double e) {
+      c = __dadd_rn(c, e);
+      if (at < 0 && beyond(c)) {
+        at = i;
+        reached = c;
+      }
+      i++;
+    });
+    found = at;
+    sum = reached;
   }
   __syncthreads();
   return found;

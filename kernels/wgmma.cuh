@@ -55,11 +55,16 @@ template <int kPending>
 __device__ __forceinline__ void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
-// No instruction: reads of the sums stay behind it.
-template <int kSums>
-__device__ __forceinline__ void hold(int (&d)[kSums]) {
+// No instruction: what uses the values stays behind it.
+template <int kCount>
+__device__ __forceinline__ void hold(int (&d)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kSums; i++) asm volatile("" : "+r"(d[i])::"memory");
+  for (int i = 0; i < kCount; i++) asm volatile("" : "+r"(d[i])::"memory");
+}
+template <int kCount>
+__device__ __forceinline__ void hold(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 #define D8(i)                                                                                 \

@@ -12,7 +12,7 @@ from crucible.bench.linear import SHAPES, Shape
 from crucible.bench.outcome import Outcome
 from crucible.errors import InputError
 from crucible.linear.apply import linear
-from crucible.linear.gpu_choice import KERNELS, choose
+from crucible.linear.gpu_choice import KERNELS, choose, runs
 from crucible.linear.gpu_f32 import launch, linear_f32
 from crucible.linear.weights import LinearWeight, pack_stored
 from crucible.numerics import inputs
@@ -26,6 +26,7 @@ CONTRACT = "f32, contract order"
 # layers fit there: copies are made until they take this many bytes.
 COLD_BYTES = 160 << 20
 MOST_COPIES = 60
+DISTINCT = 1024  # rows of weights that differ; the time does not depend on more, making them would
 # Beside the layers of the two models; the last fills the GPU for milliseconds.
 MORE = (Shape("square", "4096", 4096, 4096),)
 
@@ -40,7 +41,8 @@ class Bank:
 
     def __init__(self, device, n: int, k: int, storages: Sequence[str]):
         self.n, self.k = n, k
-        self.host_w = w = inputs.normalish(7, 1, (n, k), np.float32(0.04))
+        rows = inputs.normalish(7, 1, (min(n, DISTINCT), k), np.float32(0.04))
+        self.host_w = w = np.resize(rows, (n, k))
         halves = (w.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
         raw = {"f32": w, "bf16": halves}
         self.weights: dict[str, list[LinearWeight]] = {}
@@ -85,8 +87,7 @@ def our_calls(
         first = weights[0]
         for name in kernels:
             chosen = name or choose(device, layer.rows, first)
-            build = KERNELS[chosen]
-            if build is not None and build.shared(first.k, storage) > device.shared_limit:
+            if not runs(device, KERNELS[chosen], layer.rows, first):
                 continue
             scratch = _Buffers(device)
 

@@ -12,7 +12,7 @@ from crucible.device.nvrtc import compile_cubin
 from crucible.linear import gpu_choice
 from crucible.linear.gpu_f32 import Rows, sources
 
-ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 STORAGES = ("f32", "bf16")
 # Beside the layers of the benchmark's models: a square layer, and those of a model of 1.5 billion weights.
 MORE = (

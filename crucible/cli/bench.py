@@ -24,7 +24,7 @@ from crucible.cli.bench_options import (
 
 def register(root: typer.Typer) -> None:
     """Add the command group to `root`."""
-    from crucible.cli import bench_attention, bench_engine  # noqa: F401 - they add their commands to `app`
+    from crucible.cli import bench_attention, bench_engine, bench_model  # noqa: F401 - they add commands
 
     root.add_typer(app, name="bench")
 

@@ -91,18 +91,24 @@ def _has_gpu() -> bool:
 
 def _kernels() -> dict[str, Any]:
     """Operations by device: cpu covers the contract, simt and cuda what has a .cu file."""
+    from crucible.device.base import default_name
     from crucible.device.sources import kernels_dir
 
     stems = sorted(path.stem for path in kernels_dir().glob("*.cu"))
     found: dict[str, Any] = {
         "cpu": "every operation, the whole model (f32 and int8)",
-        "simt": ", ".join(stems) or "none",
-        "cuda": f"{', '.join(stems) or 'none'} ({'ready' if _has_gpu() else 'needs an NVIDIA GPU'})",
+        "simt": f"the whole model, slowly, on the host: {', '.join(stems) or 'none'}",
+        "cuda": f"the whole model (f32 and int8), the same files ({_ready()})",
+        "auto": default_name(),
     }
     arch = _architecture()
     for stem in stems:
         found[f"{arch} {stem}"] = _resources(stem, arch)
     return found
+
+
+def _ready() -> str:
+    return "ready" if _has_gpu() else "needs an NVIDIA GPU"
 
 
 def _architecture() -> str:

@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
             "smollm2", help="smollm2, synthetic-12x768, a .gguf file or a checkpoint folder."
         ),
         mode: str = typer.Option("f32", help="f32, int8, or both, one beside the other."),
-        device: str = typer.Option("auto", help="cpu, cuda or auto (cpu)."),
+        device: str = typer.Option("auto", help="cpu, cuda or auto: cuda where there is a GPU."),
         protocol: Annotated[list[str] | None, typer.Option(help=PROTOCOL_HELP)] = None,
         attention: Annotated[list[str] | None, typer.Option(help=ATTENTION_HELP)] = None,
         window: int = typer.Option(1024, help="Positions scored with one another's context, in windows."),

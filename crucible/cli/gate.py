@@ -67,6 +67,7 @@ def model(
     quick: Annotated[bool, typer.Option("--quick", help="What a laptop does in about a minute.")] = False,
     device: Annotated[str, typer.Option(help="cpu, simt or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of the prompts, the pages and the fuzz sets.")] = 20260908,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, each with models of its own.")] = 1,
     models: Annotated[
         list[str] | None, typer.Option("--model", help="Only this model; may be given again.")
     ] = None,
@@ -83,14 +84,15 @@ def model(
     from tqdm import tqdm
 
     from crucible import device as devices
-    from crucible.gates.model import ModelGate, parts
+    from crucible.gates.model import ModelGate
+    from crucible.gates.model_parts import parts
     from crucible.gates.model_record import records, summary
 
     gate = ModelGate(devices.get(device), parts(device, quick, tuple(models or ()), tuple(modes or ())), seed)
     interrupted = False
     try:
-        with tqdm(total=gate.total(), desc="load", unit="sequence", disable=None, leave=False) as bar:
-            for name, sequences in gate.steps():
+        with tqdm(total=gate.total, desc="load", unit="sequence", disable=None, leave=False) as bar:
+            for name, sequences in gate.steps(jobs):
                 bar.set_description(name)
                 bar.update(sequences)
     except KeyboardInterrupt:

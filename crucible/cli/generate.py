@@ -17,13 +17,13 @@ def load_model(name: str, device: str, mode: str) -> Any:
     """Load a model with a progress bar on stderr; one with a known source is fetched first, with a notice."""
     from tqdm import tqdm
 
+    from crucible import device as devices
     from crucible.cli.fetch import fetch_with_progress
-    from crucible.device.base import NAMES
     from crucible.model.fetch import SOURCES, cached
     from crucible.model.model import Model
 
-    runnable = device in ("auto", "cpu") or device not in NAMES  # otherwise loading refuses the device
-    if runnable and name in SOURCES and cached(name) is None:
+    devices.get(device)  # refused before anything is fetched
+    if name in SOURCES and cached(name) is None:
         print(f"model {name} is not on this machine yet, fetching it once", file=sys.stderr)
         fetch_with_progress(name)
     with tqdm(desc=f"load {name}", unit="block", leave=False, disable=None) as bar:
@@ -102,7 +102,7 @@ def register(app: typer.Typer) -> None:
         top_p: float = typer.Option(1.0, help="Keep the ranks up to this share of the probability."),
         seed: int | None = typer.Option(None, help="64-bit seed; drawn and reported when absent."),
         sampler: str = typer.Option("inverse-cdf", help="inverse-cdf or gumbel-id."),
-        device: str = typer.Option("auto", help="cpu, cuda or auto (cpu)."),
+        device: str = typer.Option("auto", help="cpu, cuda or auto: cuda where there is a GPU."),
         mode: str = typer.Option("f32", help="f32 or int8 (8-bit weights, 16-bit activations)."),
         attention: str | None = typer.Option(
             None, help="Demand an attention variant; default: CRUCIBLE_PREFILL_ATTN, else auto."

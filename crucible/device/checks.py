@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from crucible.errors import InputError, NoKernelError
+from crucible.errors import InputError
 
 
 def expect_array(name: str, array) -> None:
@@ -67,9 +67,3 @@ def _overlap(a, b) -> bool:
         reach = sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True))
         spans.append((_address(array), _address(array) + reach + array.dtype.itemsize))
     return spans[0][0] < spans[1][1] and spans[1][0] < spans[0][1]
-
-
-def need_cpu(operation: str, device) -> None:
-    """Raise NoKernelError unless this is the cpu device: no other has `operation` so far."""
-    if device.name != "cpu":
-        raise NoKernelError(operation, device.name)

@@ -1,233 +1,197 @@
 """The model gate: complete sequences in every kind of company, held to each request alone, bit by bit."""
 
+import concurrent.futures
+import multiprocessing
+import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from crucible import device as devices
-from crucible.errors import InputError
 from crucible.gates import model_controls
-from crucible.gates.model_cases import SEED, STEPS, Corpus, Prompts, random_prompts, text_prompts
+from crucible.gates.model_cases import SEED, Corpus, random_prompts
+from crucible.gates.model_parts import Part, load, prompts_of
 from crucible.gates.model_plan import Call, Request
+from crucible.gates.model_results import Results
 from crucible.gates.model_run import Outcome, Workload, alone, run
-from crucible.gates.tensor_tally import Tally, measure
 from crucible.model.cache import KVCache
-from crucible.model.config import ModelConfig
-from crucible.model.model import SYNTHETIC, Model, open_checkpoint
-from crucible.model.synthetic import open_synthetic
-
-TINY = "synthetic-2x64"
-STEPS_OF = {"int8": STEPS, "f32": 4}  # tokens of a sequence, at most
-KEPT_FAILURES = 50
-_CONFIG = ModelConfig(
-    architecture="llama",
-    layers=2,
-    hidden=64,
-    heads=4,
-    kv_heads=2,
-    head_dim=64,
-    ffn=96,
-    vocab=700,
-    context=1024,
-    rope_theta=10000.0,
-    eps=1e-5,
-    tied=False,
-)
+from crucible.model.model import Model
 
 
 @dataclass(frozen=True)
-class Part:
-    """A model in a mode, the workloads that it runs, picked by `choose(corpus)`, and whether the negative
-    controls run too."""
+class Task:
+    """A portion of a gate: numbers of a part's workloads, or none: its negative controls."""
 
-    model: str
-    mode: str
-    steps: int
-    choose: Callable[[Corpus], Iterator[Workload]]
-    limit: int = 1008
-    controls: bool = True
-
-    @property
-    def name(self) -> str:
-        return f"{self.model} {self.mode}"
+    part: int
+    workloads: tuple[int, ...]
 
 
-def whole(corpus: Corpus) -> Iterator[Workload]:
-    """All 1,084 sequences."""
-    yield from corpus.fixed()
-    yield from corpus.fuzz()
+@dataclass(frozen=True)
+class _Opened:
+    """A part's model and what it runs; references and caches (by pages) are shared by its workloads."""
 
-
-def fixed(corpus: Corpus) -> Iterator[Workload]:
-    """The 847 sequences that are no fuzz."""
-    yield from corpus.fixed()
-
-
-def some(corpus: Corpus) -> Iterator[Workload]:
-    """What a real model runs in the quick part on cpu: a shrinking batch and three prompts in chunks."""
-    yield next(corpus.shrinking())
-    yield next(corpus.hybrid())
-
-
-def few(corpus: Corpus) -> Iterator[Workload]:
-    """The first workload of every section: what simt runs in the quick part."""
-    seen = set()
-    for workload in whole(corpus):
-        if workload.section not in seen:
-            seen.add(workload.section)
-            yield workload
-
-
-def parts(device_name: str, quick: bool, models=(), modes=()) -> list[Part]:
-    """What a run consists of; `models` and `modes` narrow the whole gate or the quick part."""
-    from crucible.model.fetch import cached
-
-    if quick and device_name == "simt":
-        made = [Part(TINY, mode, 2, few, 20) for mode in ("int8", "f32")]
-    elif quick:
-        made = [Part(TINY, "int8", STEPS // 2, whole, 256), Part(TINY, "f32", STEPS_OF["f32"], fixed, 256)]
-        if cached("smollm2"):
-            made += [Part("smollm2", "int8", 4, some, 40), Part("smollm2", "f32", 2, some, 40, False)]
-    else:
-        made = [
-            Part(model, mode, STEPS_OF[mode], {"int8": whole, "f32": fixed}[mode])
-            for mode in ("int8", "f32")
-            for model in (SYNTHETIC, "smollm2")
-        ]
-    for name in models:
-        if name not in {part.model for part in made}:
-            made += [Part(name, m, STEPS_OF[m], {"int8": whole, "f32": fixed}[m]) for m in ("int8", "f32")]
-    made = [p for p in made if (not models or p.model in models) and (not modes or p.mode in modes)]
-    if not made:
-        raise InputError(f"the gate has nothing to run for models {', '.join(models)} in {', '.join(modes)}")
-    return made
-
-
-@dataclass
-class Count:
-    """What the sequences of one section of a part came to."""
-
-    workloads: int = 0
-    sequences: int = 0
-    calls: int = 0
-    tokens: int = 0
-    failed: int = 0  # sequences with any difference
-    fields: dict[str, int] = field(default_factory=dict)  # how many differ, by what differs
-    logits: Tally = field(default_factory=Tally)  # the last step's, element by element
+    number: int
+    model: Model
+    corpus: Corpus
+    workloads: list[Workload]
+    references: dict[Request, Outcome] = field(default_factory=dict)
+    caches: dict[int, KVCache] = field(default_factory=dict)
 
 
 @dataclass
 class ModelGate:
-    """One run. `steps` does the work and may be stopped after any of them; what was done stays counted.
-
-    counts[part name, section]; failures names the first differences in words; controls {part name:
-    {negative control: what gave it away, "" where nothing did}}.
-    """
+    """One run. `steps` does the work and may be stopped after any of them; `found` has what was done."""
 
     device: devices.Device
     parts: list[Part]
     seed: int = SEED
-    counts: dict[tuple[str, str], Count] = field(default_factory=dict)
-    references: dict[str, int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
-    controls: dict[str, dict[str, str]] = field(default_factory=dict)
+    found: Results = field(default_factory=Results)
     finished: bool = False
-
-    def __post_init__(self):
-        self._references: dict[Request, Outcome] = {}
-        self._caches: dict[int, KVCache] = {}
+    _open: _Opened | None = field(default=None, repr=False)
 
     @property
     def passed(self) -> bool:
         """Whether all of it ran, compared something, found nothing, and caught every control."""
-        sequences = sum(count.sequences for count in self.counts.values())
-        wrong = any(count.failed for count in self.counts.values())
-        alive = any(not seen for controls in self.controls.values() for seen in controls.values())
-        return self.finished and sequences > 0 and not wrong and not self.failures and not alive
+        return self.finished and self.found.clean
 
-    def corpus(self, part: Part, prompts: Prompts) -> Corpus:
-        """The corpus of a part."""
-        return Corpus(prompts, part.steps, part.limit, self.seed)
+    def workloads(self, part: Part) -> list[Workload]:
+        """A part's workloads, with prompts that stand for the model's own."""
+        return list(part.choose(part.corpus(random_prompts(700, self.seed), self.seed)))
 
+    @property
     def total(self) -> int:
         """How many sequences there are to compare."""
-        prompts = random_prompts(700, self.seed)
-        return sum(len(w.complete) for p in self.parts for w in p.choose(self.corpus(p, prompts)))
+        return sum(len(w.complete) for part in self.parts for w in self.workloads(part))
 
-    def steps(self) -> Iterator[tuple[str, int]]:
-        """Run the gate; yields what was done and how many sequences it compared."""
-        for part in self.parts:
-            yield f"{part.name}: load", 0
-            model = load(part.model, self.device, part.mode)
-            corpus = self.corpus(part, prompts_of(model, self.seed))
-            self._references.clear()
-            self._caches.clear()
-            for workload in part.choose(corpus):
-                started = time.perf_counter()
-                self.compare(part.name, model, workload)
-                spent = time.perf_counter() - started
-                self.seconds[part.name] = self.seconds.get(part.name, 0.0) + spent
-                yield f"{part.name}: {workload.section}: {workload.name}", len(workload.complete)
-            self._caches.clear()
-            if not part.controls:
-                continue
-            self.controls[part.name] = {}
-            for name, seen in model_controls.caught(self, model, corpus):
-                self.controls[part.name][name] = seen
-                yield f"{part.name}: control: {name}", 0
+    def tasks(self) -> list[Task]:
+        """The work in portions that share no request, so that each can run in a process of its own."""
+        made = []
+        for number, part in enumerate(self.parts):
+            made += [Task(number, group) for group in sharing(self.workloads(part))]
+            made += [Task(number, ())] * part.controls
+        return made
+
+    def steps(self, jobs: int = 1) -> Iterator[tuple[str, int]]:
+        """Run the gate; yields what was done and how many sequences it compared.
+
+        `jobs` processes with models of their own share the tasks: a forward of few rows costs a GPU less
+        time than its host.
+        """
+        if jobs == 1:
+            for task in self.tasks():
+                yield from self.do(task)
+        else:
+            yield from self._spread(jobs)
         self.finished = True
 
-    def cache(self, model: Model, pages: int) -> KVCache:
+    def do(self, task: Task) -> Iterator[tuple[str, int]]:
+        """Run one task; yields as `steps`."""
+        part, opened = self.parts[task.part], self._opened(task.part)
+        for workload in (opened.workloads[number] for number in task.workloads):
+            started = time.perf_counter()
+            self._compare(part.name, opened, workload)
+            spent = time.perf_counter() - started
+            self.found.seconds[part.name] = self.found.seconds.get(part.name, 0.0) + spent
+            yield f"{part.name}: {workload.section}: {workload.name}", len(workload.complete)
+        if not task.workloads:
+            yield from self._controls(part.name, opened)
+        self._note_graphs(part.name, opened)
+
+    def _opened(self, number: int) -> _Opened:
+        """The part's model and workloads, loaded when the part before it is through."""
+        if self._open is None or self._open.number != number:
+            part, self._open = self.parts[number], None
+            model = load(part.model, self.device, part.mode)
+            corpus = part.corpus(prompts_of(model, self.seed), self.seed)
+            self._open = _Opened(number, model, corpus, list(part.choose(corpus)))
+        return self._open
+
+    def _cache(self, opened: _Opened, pages: int) -> KVCache:
         """The cache of that many pages, shuffled and full of NaN when new; workloads share it in turn."""
-        if pages not in self._caches:
-            self._caches[pages] = model.new_cache(pages, 16, page_seed=self.seed)
-        return self._caches[pages]
+        if pages not in opened.caches:
+            opened.caches[pages] = opened.model.new_cache(pages, 16, page_seed=self.seed)
+        return opened.caches[pages]
 
-    def reference(self, part_name: str, model: Model, request: Request) -> Outcome:
+    def _reference(self, part_name: str, opened: _Opened, request: Request) -> Outcome:
         """The request alone, eager, by reference attention; each request once."""
-        if request not in self._references:
-            self._references[request] = alone(model, request, self.cache(model, 64))
-            self.references[part_name] = self.references.get(part_name, 0) + 1
-        return self._references[request]
+        if request not in opened.references:
+            cache = self._cache(opened, 64)
+            opened.references[request] = alone(opened.model, request, cache)
+            self.found.alone[part_name] = self.found.alone.get(part_name, 0) + 1
+        return opened.references[request]
 
-    def compare(self, part_name: str, model: Model, workload: Workload) -> None:
+    def _compare(self, part_name: str, opened: _Opened, workload: Workload) -> None:
         """Run a workload and count every sequence against its reference."""
-        expected = {r: self.reference(part_name, model, workload.requests[r]) for r in workload.complete}
-        actual = run(model, workload, self.cache(model, workload.pages))
-        count = self.counts.setdefault((part_name, workload.section), Count())
+        expected = {r: self._reference(part_name, opened, workload.requests[r]) for r in workload.complete}
+        actual = run(opened.model, workload, self._cache(opened, workload.pages))
+        count = self.found.count(part_name, workload.section)
         count.workloads += 1
         calls = (op for op in workload.operations if isinstance(op, Call))
         count.calls += sum(1 if op.packed else len(op.parts) for op in calls)
         for request in workload.complete:
             where = f"{part_name}, {workload.section}, {workload.name}, request {request}"
-            add_sequence(count, self.failures, where, expected[request], actual[request])
+            self.found.compare(count, where, expected[request], actual[request])
+
+    def _controls(self, part_name: str, opened: _Opened) -> Iterator[tuple[str, int]]:
+        """Break a small workload in every way, after showing that it holds unbroken."""
+        workload = model_controls.small(opened.corpus)
+        cache = self._cache(opened, workload.pages)
+        expected = {r: self._reference(part_name, opened, q) for r, q in enumerate(workload.requests)}
+        broken = model_controls.differing(expected, run(opened.model, workload, cache))
+        self.found.failures += [f"{part_name}, controls, unbroken, {r}: {x}" for r, x in broken.items()]
+        for name, seen in model_controls.caught(opened.model, workload, cache, expected):
+            self.found.controls.setdefault(part_name, {})[name] = seen
+            yield f"{part_name}: control: {name}", 0
+
+    def _note_graphs(self, part_name: str, opened: _Opened) -> None:
+        """Count what the captured passes served since the last time."""
+        if self.device.name == "cpu":
+            return
+        graphs = self.found.graphs.setdefault(part_name, {})
+        for cache in opened.caches.values():
+            for kind, counted in opened.model.transformer.captures(cache).statistics.items():
+                for name in ("hits", "captures"):
+                    graphs[f"{kind} {name}"] = graphs.get(f"{kind} {name}", 0) + getattr(counted, name)
+                    setattr(counted, name, 0)
+
+    def _spread(self, jobs: int) -> Iterator[tuple[str, int]]:
+        context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+        arguments = (self.device.name, self.parts, self.seed)
+        pool = concurrent.futures.ProcessPoolExecutor(jobs, context, _start, arguments)
+        try:
+            for future in concurrent.futures.as_completed([pool.submit(_do, task) for task in self.tasks()]):
+                name, sequences, found = future.result()
+                self.found.add(found)
+                yield name, sequences
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
-def add_sequence(count: Count, failures: list[str], where: str, expected: Outcome, actual: Outcome) -> None:
-    """Count one sequence against what it should be; the first differences go to `failures` in words."""
-    names, found = expected.differences(actual), measure(expected.final, actual.final)
-    count.sequences += 1
-    count.tokens += len(actual.tokens)
-    count.logits.add(found)
-    count.failed += bool(names or found.bad)
-    for name in names:
-        count.fields[name] = count.fields.get(name, 0) + 1
-    if (names or found.bad) and len(failures) < KEPT_FAILURES:
-        failures.append(f"{where}: {', '.join(names) or 'final logits'} differ; {found}")
+_worker: ModelGate | None = None  # of a process that _spread started
 
 
-def load(name: str, device: devices.Device, mode: str) -> Model:
-    """A model of the gate, the tiny synthetic one included, on a device."""
-    if name == TINY:
-        return Model.from_checkpoint(open_synthetic(_CONFIG, SEED, TINY), device, mode)
-    return Model.from_checkpoint(open_checkpoint(name), device, mode)
+def _start(device_name: str, parts: list[Part], seed: int) -> None:
+    global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it keeps what is done
+    _worker = ModelGate(devices.get(device_name), parts, seed)
 
 
-def prompts_of(model: Model, seed: int) -> Prompts:
-    """Prompts for a model: cut from English text where it has a real vocabulary, else random ids."""
-    if model.source is None:
-        return random_prompts(model.config.vocab, seed)
-    from crucible.model.heldout import text
+def _do(task: Task) -> tuple[str, int, Results]:
+    """(what was done last, sequences compared, what they came to)."""
+    assert _worker is not None
+    _worker.found = Results()
+    done = list(_worker.do(task))
+    return done[-1][0], sum(n for _, n in done), _worker.found
 
-    return text_prompts(model.encode(text()[: 1 << 17]))
+
+def sharing(workloads: list[Workload]) -> list[tuple[int, ...]]:
+    """Numbers of the workloads in groups that share no request with one another, in order."""
+    groups: list[tuple[set[Request], list[int]]] = []
+    for number, workload in enumerate(workloads):
+        requests, numbers = set(workload.requests), [number]
+        for other in [group for group in groups if group[0] & requests]:
+            groups.remove(other)
+            requests |= other[0]
+            numbers = other[1] + numbers
+        groups.append((requests, numbers))
+    return sorted(tuple(sorted(numbers)) for _, numbers in groups)

@@ -1,6 +1,6 @@
 """Negative controls of the model gate: what a broken engine would do, which the gate must see."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,27 +8,24 @@ import numpy as np
 from crucible import device as devices
 from crucible.gates.model_cases import Corpus
 from crucible.gates.model_plan import Call, Policy, Request, plan
-from crucible.gates.model_run import Meddling, State, Workload, choose, differing, run
+from crucible.gates.model_run import Meddling, Outcome, State, Workload, choose, differing, run
+from crucible.model.cache import KVCache
+from crucible.model.model import Model
 from crucible.sampling.philox import philox
 from crucible.sampling.sample import Sample, rank
 
 ONLINE = "online-q2-k32"
 
 
-def caught(gate, model, corpus: Corpus) -> Iterator[tuple[str, str]]:
-    """Run every control on a device; yields (name, what gave it away), "" where nothing did."""
-    workload = small(corpus)
-    cache = gate.cache(model, workload.pages)
-    expected = run(model, workload, cache)
-    alone = {r: gate.reference("controls", model, q) for r, q in enumerate(workload.requests)}
-    for r, names in differing(alone, expected).items():
-        gate.failures.append(f"controls, request {r}: {', '.join(names)} differ before anything is broken")
+def caught(
+    model: Model, workload: Workload, cache: KVCache, expected: Mapping[int, Outcome]
+) -> Iterator[tuple[str, str]]:
+    """Break a workload in every way; yields (name, what gave it away), "" where nothing did."""
     for name, (meddling, variant) in CONTROLS.items():
         # A recording could pass over what a control does to a call, so nothing is replayed.
         changed = replace(workload, graph=False, variant=variant)
         found = differing(expected, run(model, changed, cache, meddling))
-        says = [f"request {r}: {', '.join(names)}" for r, names in found.items()]
-        yield name, "; ".join(says)
+        yield name, "; ".join(f"request {r}: {', '.join(names)}" for r, names in found.items())
 
 
 def small(corpus: Corpus) -> Workload:

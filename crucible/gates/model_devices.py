@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from crucible import device as devices
-from crucible.gates.model import STEPS_OF, TINY, Count, add_sequence, load, prompts_of
 from crucible.gates.model_cases import SEED, Corpus
+from crucible.gates.model_parts import STEPS_OF, TINY, load, prompts_of
 from crucible.gates.model_plan import Policy, Request, plan
+from crucible.gates.model_results import Count, Results
 from crucible.gates.model_run import Workload, run
 from crucible.gates.tensor_tally import Tally, measure
 from crucible.kv.slices import Slice
@@ -53,7 +54,7 @@ class DevicesGate:
     text: str
     seed: int = SEED
     compared: list[Compared] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    found: Results = field(default_factory=Results)
     finished: bool = False
 
     @property
@@ -95,7 +96,7 @@ class DevicesGate:
         found.digests = {"logits": digest(logits), "k": k, "v": v}
         found.text_equal = (k, v, digest(logits)) == (other_k, other_v, digest(other))
         if not found.text_equal:
-            self.failures.append(
+            self.found.failures.append(
                 f"{found.model} {found.mode}, text: {found.text}; K {k == other_k}, V {v == other_v}"
             )
 
@@ -117,7 +118,7 @@ class DevicesGate:
             found.seconds[f"sequences on {model.device.name}"] = time.perf_counter() - started
         for request in workload.complete:
             where = f"{found.model} {found.mode}, request {request}"
-            add_sequence(found.count, self.failures, where, *(outcome[request] for outcome in outcomes))
+            self.found.compare(found.count, where, *(outcome[request] for outcome in outcomes))
 
 
 def prefill(model: Model, ids: list[int]) -> tuple[np.ndarray, str, str]:

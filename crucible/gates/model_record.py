@@ -2,8 +2,9 @@
 
 from crucible.evidence.environment import capture
 from crucible.evidence.record import Record
-from crucible.gates.model import Count, ModelGate
+from crucible.gates.model import ModelGate
 from crucible.gates.model_devices import DevicesGate
+from crucible.gates.model_results import Count
 from crucible.gates.tensor_tally import Tally
 
 KIND = "model gate"
@@ -23,29 +24,13 @@ def _named(count: Count) -> str:
     return text + f"{count.tokens} tokens, {count.failed} differ{f' ({wrong})' if wrong else ''}"
 
 
-def _sections(gate: ModelGate, part: str) -> dict[str, Count]:
-    return {section: count for (name, section), count in gate.counts.items() if name == part}
-
-
-def _total(counts) -> Count:
-    whole = Count()
-    for count in counts:
-        for name in ("workloads", "sequences", "calls", "tokens", "failed"):
-            setattr(whole, name, getattr(whole, name) + getattr(count, name))
-        whole.logits.add(count.logits)
-        for name, n in count.fields.items():
-            whole.fields[name] = whole.fields.get(name, 0) + n
-    return whole
-
-
 def records(gate: ModelGate) -> list[Record]:
     """Records of what ran; one of an interrupted run is `measured`, never a pass."""
-    environment, made = capture(gate.device.name), []
+    environment, made, found = capture(gate.device.name), [], gate.found
     for part in gate.parts:
-        sections = _sections(gate, part.name)
+        sections, total = found.counts.get(part.name, {}), found.total(part.name)
         if not sections:
             continue
-        total = _total(sections.values())
         tally: Tally = total.logits
         verdict = "fail" if total.failed else "pass" if gate.finished else "measured"
         facts = {
@@ -58,9 +43,10 @@ def records(gate: ModelGate) -> list[Record]:
             "sequences": total.sequences,
             "calls": total.calls,
             "tokens": total.tokens,
-            "requests alone": gate.references.get(part.name, 0),
+            "requests alone": found.alone.get(part.name, 0),
             "sequences that differ": total.failed,
-            "seconds": round(gate.seconds.get(part.name, 0.0), 2),
+            "seconds": round(found.seconds.get(part.name, 0.0), 2),
+            **{f"graphs: {name}": n for name, n in found.graphs.get(part.name, {}).items()},
             **{f"section: {name}": _named(count) for name, count in sections.items()},
         }
         made.append(
@@ -82,7 +68,9 @@ def records(gate: ModelGate) -> list[Record]:
 
 
 def _controls(gate: ModelGate, environment) -> list[Record]:
-    seen = {f"{part}: {name}": what for part, found in gate.controls.items() for name, what in found.items()}
+    seen = {
+        f"{part}: {name}": what for part, found in gate.found.controls.items() for name, what in found.items()
+    }
     if not seen:
         return []
     return [
@@ -100,23 +88,23 @@ def _controls(gate: ModelGate, environment) -> list[Record]:
 
 def summary(gate: ModelGate) -> list[str]:
     """Lines for the terminal."""
-    lines = []
+    lines, found = [], gate.found
     for part in gate.parts:
-        sections = _sections(gate, part.name)
+        sections = found.counts.get(part.name, {})
         for name, count in sections.items():
             lines.append(f"{part.name}: {name:<13} {_named(count)}")
         if sections:
-            total, alone = _total(sections.values()), gate.references.get(part.name, 0)
+            total, alone = found.total(part.name), found.alone.get(part.name, 0)
             t = total.logits
             lines.append(
                 f"{part.name}: {total.sequences} sequences in {total.calls} calls against {alone} alone, "
                 f"{total.failed} differ; final logits: {t.elements} elements, {t.differing} differing, "
-                f"{t.elements - t.finite} not finite, {t.nonzero} non-zero; {gate.seconds[part.name]:.1f} s"
+                f"{t.elements - t.finite} not finite, {t.nonzero} non-zero; {found.seconds[part.name]:.1f} s"
             )
-    for part, found in gate.controls.items():
-        lines.append(f"{part}: {sum(bool(x) for x in found.values())} of {len(found)} controls caught")
-        lines += [f"  not caught: {name}" for name, what in found.items() if not what]
-    return lines + [f"  failed: {text}" for text in gate.failures[:10]]
+    for part, seen in found.controls.items():
+        lines.append(f"{part}: {sum(map(bool, seen.values()))} of {len(seen)} controls caught")
+        lines += [f"  not caught: {name}" for name, what in seen.items() if not what]
+    return lines + [f"  failed: {text}" for text in gate.found.failures[:10]]
 
 
 def device_records(gate: DevicesGate) -> list[Record]:
@@ -166,4 +154,4 @@ def device_summary(gate: DevicesGate) -> list[str]:
             f"{one.text.differing} differing, K and V {'equal' if one.text_equal else 'or logits DIFFER'}; "
             f"{one.count.sequences} sequences, {one.count.failed} differ ({spent})"
         )
-    return lines + [f"  failed: {text}" for text in gate.failures[:10]]
+    return lines + [f"  failed: {text}" for text in gate.found.failures[:10]]

@@ -117,9 +117,11 @@ class State:
 def run(model: Model, workload: Workload, cache: KVCache, meddling: Meddling | None = None):
     """{request: Outcome} of every sequence that ran to its end.
 
-    The cache must be free of requests, and is again afterwards; what they stored stays in its pages.
+    Without meddling tokens are chosen as in production, in the pass itself (and in its graph); with it,
+    after the pass. The cache must be free of requests, and is again afterwards; what they stored stays in
+    its pages.
     """
-    state, meddling, outcomes = State(model, workload, cache), meddling or Meddling(), {}
+    state, outcomes = State(model, workload, cache), {}
     assert not cache.pages.used, "the cache of a workload still holds requests"
     try:
         for op in workload.operations:
@@ -145,39 +147,40 @@ def run(model: Model, workload: Workload, cache: KVCache, meddling: Meddling | N
     return outcomes
 
 
-def _call(state: State, call: Call, meddling: Meddling) -> None:
+def _call(state: State, call: Call, meddling: Meddling | None) -> None:
     workload, device = state.workload, state.model.device
     for part in call.parts:
         state.cache.reserve(state.row[part.request], part.start + part.length)
-    if meddling.before:
+    if meddling and meddling.before:
         meddling.before(state, call)
-    logits = forward(state, call.parts)
     drawing = [part.request for part in call.parts if part.draws]
-    if not drawing:
-        return
-    if meddling.logits:
-        meddling.logits(logits)
     requests = [workload.requests[r] for r in drawing]
-    chosen = meddling.choose(device, logits, requests, [len(state.tokens[r]) for r in drawing])
-    host = device.download(logits)
-    for r, values, sampled in zip(drawing, host, chosen, strict=True):
+    draws = [len(state.tokens[r]) for r in drawing]
+    ids = [token for part in call.parts for token in state.ids(part)]
+    slices = [Slice(state.row[part.request], part.start, part.length) for part in call.parts]
+    ends = np.cumsum([part.length for part in call.parts]) - 1
+    rows = [int(end) for end, part in zip(ends, call.parts, strict=True) if part.draws]
+    options = {"variant": workload.variant, "graph": workload.graph}
+    if len(drawing) < len(call.parts) or (device.name == "cpu" and not workload.graph):
+        options["rows"] = rows  # else the default, every last row; on cpu only that is recorded
+    transformer = state.model.transformer
+    if drawing and meddling is None:
+        params = [request.sampling for request in requests]
+        made = transformer.choose(ids, slices, state.cache, params, draws, **options)
+        logits, chosen = made.logits, made.samples
+    else:
+        logits = transformer.forward(ids, slices, state.cache, **options)
+        if not drawing:
+            return
+        if meddling.logits:
+            meddling.logits(logits)
+        chosen = meddling.choose(device, logits, requests, draws)
+    for r, values, sampled in zip(drawing, device.download(logits), chosen, strict=True):
         state.tokens[r].append(sampled.token)
         state.uniforms[r].append(sampled.u)
         state.logits[r].append(digest(values))
         if len(state.tokens[r]) == workload.requests[r].steps:
             state.final[r] = np.array(values)
-
-
-def forward(state: State, parts: Sequence[Part]) -> Any:
-    """Logits [R][V] of the parts that draw, in order."""
-    workload = state.workload
-    ids = [token for part in parts for token in state.ids(part)]
-    slices = [Slice(state.row[part.request], part.start, part.length) for part in parts]
-    ends = np.cumsum([part.length for part in parts]) - 1
-    rows = [int(end) for end, part in zip(ends, parts, strict=True) if part.draws]
-    # Every last row wanted is what the default means, and what may be recorded.
-    wanted = None if workload.graph and len(rows) == len(parts) else rows
-    return state.model.transformer.forward(ids, slices, state.cache, rows=wanted, variant=workload.variant)
 
 
 def _outcome(state: State, request: int) -> Outcome:
@@ -196,12 +199,13 @@ def _outcome(state: State, request: int) -> Outcome:
 
 
 def alone(model: Model, request: Request, cache: KVCache) -> Outcome:
-    """The reference: the request by itself, its prompt in one call, reference attention, nothing replayed."""
+    """The reference: the request by itself, its prompt in one call, reference attention, nothing replayed,
+    tokens chosen apart from the pass."""
     operations = plan([request], Policy(chunk=len(request.prompt), rows=len(request.prompt)))
     workload = Workload(
         "reference", "alone", [request], operations, cache.pages.num_pages, "reference", False
     )
-    return run(model, workload, cache)[0]
+    return run(model, workload, cache, Meddling())[0]
 
 
 def differing(expected: Mapping[int, Outcome], actual: Mapping[int, Outcome]) -> dict[int, list[str]]:

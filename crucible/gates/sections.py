@@ -83,16 +83,25 @@ def _linear_f32(device, v: VectorFile) -> Iterator[Check]:
 
 def _quantize(device, v: VectorFile) -> Iterator[Check]:
     qw, s_w = map(device.download, quantize_weight(device, device.upload(v["w"])))
-    q, top = map(device.download, quantize_rows(device, device.upload(v["x"])))
-    hi, lo = split_rows(q)
-    for label, actual in (("qw", qw), ("s_w", s_w), ("q", q), ("A", top), ("hi", hi), ("lo", lo)):
+    q, top = quantize_rows(device, device.upload(v["x"]))
+    hi, lo = split_rows(q) if device.name == "cpu" else _digits(device, q)
+    q = q if device.name == "cpu" else (256 * hi.astype(np.int32) + lo).astype(np.int16)
+    made = {"qw": qw, "s_w": s_w, "q": q, "A": device.download(top), "hi": hi, "lo": lo}
+    for label, actual in made.items():
         yield Check(label, v[label].shape[0] if label in ("qw", "q") else 0, v[label], actual)
+
+
+def _digits(device, q) -> list[np.ndarray]:
+    """hi and lo int8 [T][K] of rows quantized on cuda or simt, from [slice][group][digit][core][line][16]."""
+    planes = (device.download(q.digits)[:, :, digit].transpose(1, 3, 0, 2, 4) for digit in (0, 1))
+    return [p.reshape(p.shape[0] * p.shape[1], -1)[: q.rows, : q.k] for p in planes]
 
 
 def _linear_i8(device, v: VectorFile) -> Iterator[Check]:
     weight = pack_int8(device, device.upload(v["qw"]), device.upload(v["s_w"]))
-    made = {"T": linear_sums(device, device.upload(v["q"]), weight)}
-    made["y"] = linear(device, device.upload(v["x"]), weight)
+    x = device.upload(v["x"])
+    q = device.upload(v["q"]) if device.name == "cpu" else quantize_rows(device, x)[0]
+    made = {"T": linear_sums(device, q, weight), "y": linear(device, x, weight)}
     for label, actual in made.items():
         yield Check(label, v[label].shape[0] if label == "y" else 0, v[label], device.download(actual))
 

@@ -10,6 +10,8 @@ from crucible.linear import gpu_i8_kernels as kernels
 from crucible.linear.weights import LinearWeight
 
 _MOST_BLOCKS = 1 << 16  # blocks of the kernels that stride over their grid
+_SHARED_OF_ROWS = 48 << 10  # bytes of shared memory that a block of rows may take
+_STATIC_SHARED = 1024  # at least what those kernels declare
 _SLICE = 64  # k of a slice of kernels/linear_i8.cuh
 
 
@@ -54,7 +56,7 @@ def quantize_rows(device, x, scratch=None) -> tuple[QuantizedRows, object]:
     rows, k = x.shape
     q, top = _rows(device, rows, k, scratch)
     whole = np.int32(k % 4 == 0 and _address(x) % 16 == 0)
-    _per_row(device, "quantize_rows", rows, 128, (x, q.digits, top, np.int32(rows), np.int32(k), whole))
+    _per_row(device, "quantize_rows", q, (x, q.digits, top, np.int32(rows), np.int32(k), whole))
     return q, top
 
 
@@ -66,8 +68,9 @@ def rmsnorm_quantize(device, x, norm_weight, eps, scratch=None, out=None) -> tup
     if out is not None:
         expect_out("out", out, np.float32, (rows, k), (norm_weight,), (x,))
     q, top = _rows(device, rows, k, scratch)
-    args = (x, norm_weight, out, q.digits, top, np.int32(rows), np.int32(k), np.float32(eps))
-    _per_row(device, "quantize_rmsnorm", rows, 256, args, shared=128 * -(-k // _SLICE))
+    aligned = all(a is None or _address(a) % 16 == 0 for a in (x, norm_weight, out))
+    sizes = (np.int32(rows), np.int32(k), np.float32(eps), np.int32(k % 4 == 0 and aligned))
+    _per_row(device, "quantize_rmsnorm", q, (x, norm_weight, out, q.digits, top, *sizes))
     return q, top
 
 
@@ -78,13 +81,47 @@ def swiglu_quantize(device, gate_up, ffn: int, scratch=None) -> tuple[QuantizedR
     q, top = _rows(device, rows, ffn, scratch)
     whole = np.int32(ffn % 4 == 0 and _address(gate_up) % 16 == 0)
     args = (gate_up, q.digits, top, np.int32(rows), np.int32(ffn), whole)
-    _per_row(device, "quantize_swiglu", rows, 128, args)
+    _per_row(device, "quantize_swiglu", q, args)
     return q, top
 
 
-def linear_int8(device, x, weight: LinearWeight, out, scratch=None, add=None):
-    """x f32 [T][K] quantized and through an int8 layer into out f32 [T][N]; with `add`, out = add + y."""
-    return linear_quantized(device, *quantize_rows(device, x, scratch), weight, out, scratch, add)
+def linear_int8(device, x, weight: LinearWeight, out, scratch=None, add=None, kernel=None):
+    """x f32 [T][K] quantized and through an int8 layer into out f32 [T][N]; with `add`, out = add + y.
+
+    `kernel` names one of gpu_i8_kernels.KERNELS; some of them quantize few rows themselves.
+    """
+    name = kernel or kernels.choose(device, x.shape[0], weight.n, weight.k, floats=True)
+    if kernels.is_few(name):
+        kernels.launch_few(device, x, weight, add, out, name)
+        return out
+    return linear_quantized(device, *quantize_rows(device, x, scratch), weight, out, scratch, add, name)
+
+
+def rmsnorm_linear(
+    device, x, norm_weight, eps, weight: LinearWeight, out=None, scratch=None, add=None, kernel=None
+):
+    """The int8 layer of rmsnorm(x, norm_weight, eps): one launch for few rows, else two."""
+    expect("x", x, np.float32, (None, weight.k))
+    expect("norm_weight", norm_weight, np.float32, (weight.k,))
+    name = kernel or kernels.choose(device, x.shape[0], weight.n, weight.k, floats=True)
+    if kernels.is_few(name):
+        out = _output(device, x.shape[0], weight, out, (x, norm_weight), add)
+        kernels.launch_few(device, x, weight, add, out, name, 1, norm_weight, eps)
+        return out
+    q, top = rmsnorm_quantize(device, x, norm_weight, eps, scratch)
+    return linear_quantized(device, q, top, weight, out, scratch, add, name)
+
+
+def swiglu_linear(device, gate_up, weight: LinearWeight, out=None, scratch=None, add=None, kernel=None):
+    """The int8 layer of swiglu(gate, up), the halves of gate_up f32 [T][2K]: one launch for few rows."""
+    expect("gate_up", gate_up, np.float32, (None, 2 * weight.k))
+    name = kernel or kernels.choose(device, gate_up.shape[0], weight.n, weight.k, floats=True)
+    if kernels.is_few(name):
+        out = _output(device, gate_up.shape[0], weight, out, (gate_up,), add)
+        kernels.launch_few(device, gate_up, weight, add, out, name, 2)
+        return out
+    q, top = swiglu_quantize(device, gate_up, weight.k, scratch)
+    return linear_quantized(device, q, top, weight, out, scratch, add, name)
 
 
 def linear_quantized(
@@ -96,12 +133,7 @@ def linear_quantized(
     """
     _expect_rows(q, weight)
     expect("A", top, np.float32, (q.rows,))
-    shape = (q.rows, weight.n)
-    if add is not None:
-        expect("add", add, np.float32, shape)
-    out = device.empty(shape) if out is None else out
-    inputs = (q.digits, top, weight.packed, weight.scale, weight.bias)
-    expect_out("out", out, np.float32, shape, inputs, () if add is None else (add,))
+    out = _output(device, q.rows, weight, out, (q.digits, top), add)
     kernels.launch(device, q, top, weight, add, out, kernel)
     return out
 
@@ -114,6 +146,17 @@ def linear_sums(device, q: QuantizedRows, weight: LinearWeight):
     return out
 
 
+def _output(device, rows: int, weight: LinearWeight, out, inputs, add):
+    """`out` f32 [rows][N], or an array made for it, after checking it and what is added to it."""
+    shape = (rows, weight.n)
+    if add is not None:
+        expect("add", add, np.float32, shape)
+    out = device.empty(shape) if out is None else out
+    inputs = (*inputs, weight.packed, weight.scale, weight.bias)
+    expect_out("out", out, np.float32, shape, inputs, () if add is None else (add,))
+    return out
+
+
 def _rows(device, rows: int, k: int, scratch) -> tuple[QuantizedRows, object]:
     shape = (-(-k // _SLICE), -(-rows // 8), 2, 4, 8, 16)
     if scratch is None:
@@ -122,9 +165,20 @@ def _rows(device, rows: int, k: int, scratch) -> tuple[QuantizedRows, object]:
     return QuantizedRows(digits, rows, k), scratch.take("quantized_tops", (rows,))
 
 
-def _per_row(device, stem: str, rows: int, threads: int, args, shared: int = 0) -> None:
-    if rows:
-        device.kernel(stem).launch(-(-rows // 8) * 8, threads, args, shared=shared)
+def _per_row(device, stem: str, q: QuantizedRows, args) -> None:
+    """Launch a kernel of kernels/quantize_rows.cuh: two or more rows a block fill the sectors written."""
+    if not q.rows:
+        return
+    padded = -(-q.k // _SLICE) * _SLICE
+    most = 16 if stem == "quantize_rows" else 8  # quads in registers; norms and gates need the others
+    kept = next((n for n in (3, 4, 8) if 256 * n >= padded), most)
+    together = 1 if q.rows == 1 else 2 if q.rows < 1024 else 4
+    while together > 1 and 2 * together * (padded + 16) > _SHARED_OF_ROWS:
+        together //= 2
+    shared = 2 * together * (padded + 16)
+    direct = int(shared > device.shared_limit - _STATIC_SHARED)
+    kernel = device.kernel(stem, KEPT=kept, DIRECT=direct)
+    kernel.launch(-(-q.rows // 8) * 8 // together, 64 * together, args, shared=0 if direct else shared)
 
 
 def _expect_rows(q, weight: LinearWeight) -> None:

@@ -48,6 +48,25 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Few:
+    """A build of kernels/linear_i8_few.cu, which takes f32 rows; the fields are its macros."""
+
+    panels: int = 1
+    ahead: int = 4
+
+    stem = "linear_i8_few"
+
+    def launch(self, kernel, args, T: int, N: int, K: int) -> None:
+        grid = (-(-N // (8 * self.panels)), -(-T // 8))
+        kernel.launch(grid, 256, args, shared=few_shared(K))
+
+
+def few_shared(K: int) -> int:
+    """Bytes of dynamic shared memory of kernels/linear_i8_few.cu: the digits of 8 rows."""
+    return 1024 * -(-K // 64)
+
+
+@dataclass(frozen=True)
 class Wgmma:
     """A build of kernels/linear_i8_wgmma.cu (sm_90a); the fields are its macros, but `waves`.
 
@@ -58,6 +77,7 @@ class Wgmma:
     warpgroups: int = 2
     stages: int = 6
     min_blocks: int = 2
+    strip: int = 4
     waves: int = 0
 
     stem = "linear_i8_wgmma"
@@ -76,7 +96,7 @@ def _multiprocessors() -> int:
     return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
 
 
-KERNELS: dict[str, Tile | Rows | Wgmma | None] = {
+KERNELS: dict[str, Tile | Rows | Few | Wgmma | None] = {
     "reference": None,
     "tile-64x128": Tile(),
     "tile-64x64": Tile(tile_n=4, min_blocks=3),
@@ -84,28 +104,38 @@ KERNELS: dict[str, Tile | Rows | Wgmma | None] = {
     "tile-32x64": Tile(warps_m=1, warps_n=4, tile_n=2, stages=6, min_blocks=4),
     "wgmma-64x64": Wgmma(64, 2, 8, 2),
     "wgmma-64x128": Wgmma(128, 2, 6, 2),
+    "wgmma-64x128-s2": Wgmma(128, 2, 6, 2, strip=2),
     "wgmma-64x256": Wgmma(256, 2, 8, 1),
     "wgmma-64x256-p": Wgmma(256, 2, 8, 1, waves=1),
     "wgmma-64x128-p": Wgmma(128, 2, 6, 2, waves=2),
-    "wgmma-128x128": Wgmma(128, 4, 6, 1),
     "wgmma-128x128-p": Wgmma(128, 4, 6, 1, waves=1),
     "wgmma-32x128": Wgmma(128, 1, 6, 3),
     "wgmma-32x64": Wgmma(64, 1, 8, 4),
-    "rows-8x8": Rows(1, 1, 4),
+    "wgmma-32x64-s8": Wgmma(64, 1, 8, 4, strip=8),
+    "rows-8x8": Rows(1, 1, 8),
     "rows-8x16": Rows(1, 2, 4),
     "rows-8x32": Rows(1, 4, 4),
-    "rows-8x8-w8": Rows(1, 1, 8),
-    "rows-16x8": Rows(2, 1, 4),
+    "rows-8x32-w2": Rows(1, 4, 2, 8),
+    "rows-8x64-w2": Rows(1, 8, 2),
+    "rows-16x8": Rows(2, 1, 8),
     "rows-16x16": Rows(2, 2, 4),
     "rows-16x32": Rows(2, 4, 4),
-    "rows-16x8-w8": Rows(2, 1, 8),
+    "rows-16x32-w2": Rows(2, 4, 2, 8),
+    "few-8": Few(1, 4),
+    "few-16": Few(2, 2),
+    "few-32": Few(4, 2),
 }
 
 
-def choose(device, T: int, N: int, K: int) -> str:
-    """The name of the kernel for a layer of T rows, by what was measured (kernels/linear_i8.md)."""
+def choose(device, T: int, N: int, K: int, floats: bool = False) -> str:
+    """The name of the kernel for a layer of T rows, by what was measured (kernels/linear_i8.md).
+
+    `floats`: the rows are f32 still, so that a kernel which quantizes them itself may be named.
+    """
     if K > INT32_K:
         return "reference"
+    if floats and T <= 4 and N < 8192 and few_shared(K) <= device.shared_limit >> 1:
+        return "few-8"
     if T <= 8:
         return "rows-8x16" if N >= 2048 else "rows-8x8"
     if T <= 16:
@@ -116,24 +146,50 @@ def choose(device, T: int, N: int, K: int) -> str:
 
 
 def launch(device, q, top, weight, add, out, name: str | None = None) -> None:
-    """Run one of KERNELS, by default the chosen one; top or out may be None only for `sums`."""
+    """Run one of KERNELS, by default the chosen one, on quantized rows."""
     T, N, K = q.rows, weight.n, weight.k
+    name = name or choose(device, T, N, K)
+    build = _build(device, name, K)
     if T == 0:
         return
-    name = name or choose(device, T, N, K)
+    if isinstance(build, Few):
+        raise InputError(f"kernel {name} takes f32 rows; call linear_int8")
+    if build is None:
+        return _reference(device, q, top, weight, add, out, None)
+    ends = (weight.scale, weight.bias, add, out)
+    args = (q.digits, top, weight.packed, *ends, *map(np.int32, (T, N, K)), _pairs(N, ends))
+    build.launch(device.kernel(build.stem, **macros(build)), args, T, N, K)
+
+
+def launch_few(device, x, weight, add, out, name: str, source: int = 0, norm=None, eps=0.0) -> None:
+    """Run a Few of KERNELS on what its SOURCE makes of x: x itself, its rmsnorm, or its SwiGLU."""
+    T, N, K = x.shape[0], weight.n, weight.k
+    build = _build(device, name, K)
+    if T == 0:
+        return
+    ends = (weight.scale, weight.bias, add, out)
+    whole = np.int32(K % 4 == 0 and all(a is None or _address(a) % 16 == 0 for a in (x, norm)))
+    args = (x, norm, np.float32(eps), weight.packed, *ends, *map(np.int32, (T, N, K)), _pairs(N, ends), whole)
+    build.launch(device.kernel(build.stem, SOURCE=source, **macros(build)), args, T, N, K)
+
+
+def is_few(name: str) -> bool:
+    return isinstance(KERNELS.get(name), Few)
+
+
+def _build(device, name: str, K: int):
     if name not in KERNELS:
         raise InputError(f"int8 kernel {name!r} is unknown; choose one of {', '.join(KERNELS)}")
     if not runs(device, name):
         raise NoKernelError(f"int8 kernel {name}", device.name)
-    build = KERNELS[name]
-    if build is None:
-        return _reference(device, q, top, weight, add, out, None)
-    if K > INT32_K:
+    if KERNELS[name] is not None and K > INT32_K:
         raise InputError(f"kernel {name} sums in int32, exact up to K = {INT32_K}, not {K}; use reference")
-    ends = (weight.scale, weight.bias, add, out)
-    pairs = np.int32(N % 2 == 0 and all(a is None or _address(a) % 8 == 0 for a in ends))
-    args = (q.digits, top, weight.packed, *ends, *map(np.int32, (T, N, K)), pairs)
-    build.launch(device.kernel(build.stem, **macros(build)), args, T, N, K)
+    return KERNELS[name]
+
+
+def _pairs(N: int, ends) -> np.int32:
+    """Whether the ends of a layer can be read and written two at a time."""
+    return np.int32(N % 2 == 0 and all(a is None or _address(a) % 8 == 0 for a in ends))
 
 
 def macros(build) -> dict[str, int]:

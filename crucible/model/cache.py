@@ -129,6 +129,11 @@ class KVCache:
         for _, length, start, request in desc.tolist():
             self.stored[request] = max(self.stored[request], start + length)
 
+    def note_each(self, requests: list[int], lengths: list[int]) -> None:
+        """Record that `lengths` positions of the requests hold K and V now."""
+        for request, length in zip(requests, lengths, strict=True):
+            self.stored[request] = max(self.stored[request], length)
+
     def read(self, request: int, length: int) -> tuple[np.ndarray, np.ndarray]:
         """K and V of positions 0..length-1 in order, each f32 [layers][length][kv_dim] on the host.
 

@@ -12,11 +12,10 @@ from crucible.kv.slices import Slice
 from crucible.model.cache import KVCache, pages_for
 from crucible.model.model import Model
 from crucible.model.tokenizer import StreamDecoder
-from crucible.model.transformer import check_ids
+from crucible.model.transformer import Chosen, check_ids
 from crucible.numerics.checks import real, whole
 from crucible.numerics.digest import digest
 from crucible.sampling.params import SamplingParams
-from crucible.sampling.sample import sample
 
 # Rows of a prompt that run at once when no chunk is asked for: bounds the scratch memory, moves no bit.
 DEFAULT_CHUNK = 512
@@ -139,22 +138,27 @@ def check_request(
 
 
 def prefill(
-    model: Model, ids: Sequence[int], cache: KVCache, request: int, options: Options, launches: set[Launch]
-):
-    """Run the prompt in chunks; logits f32 [V] of its last position. `launches` gains what attention ran."""
+    model: Model,
+    ids: Sequence[int],
+    cache: KVCache,
+    request: int,
+    params: SamplingParams,
+    options: Options,
+    launches: set[Launch],
+) -> Chosen:
+    """Run the prompt in chunks; the first token and its logits. `launches` gains what attention ran."""
     chunk = options.chunk or DEFAULT_CHUNK
-    for start in range(0, len(ids), chunk):
+    last = (len(ids) - 1) // chunk * chunk
+    for start in range(0, last, chunk):
         part = ids[start : start + chunk]
-        last = start + chunk >= len(ids)
-        logits = model.transformer.forward(
-            part,
-            [Slice(request, start, len(part))],
-            cache,
-            rows=None if last else (),
-            variant=options.variant,
-        )
+        slices = [Slice(request, start, len(part))]
+        model.transformer.forward(part, slices, cache, rows=(), variant=options.variant)
         launches |= model.transformer.launches
-    return logits[0]
+    part = ids[last:]
+    slices = [Slice(request, last, len(part))]
+    chosen = model.transformer.choose(part, slices, cache, [params], [0], variant=options.variant)
+    launches |= model.transformer.launches
+    return chosen
 
 
 def stream(
@@ -193,30 +197,31 @@ def _stream(
 
     started = time.perf_counter()
     launches: set[Launch] = set()
-    logits = prefill(model, ids, cache, 0, options, launches)
+    chosen = prefill(model, ids, cache, 0, params, options, launches)
     prefilled = time.perf_counter()
     prompt_kv = _kv_digests(cache, len(ids)) if options.digests else (None, None)
 
     decode_started, decode_seconds, reason = time.perf_counter(), 0.0, "length"
     while True:
-        chosen = sample(model.device, logits, params, draw=len(tokens))
-        mark = digest(model.device.download(logits)) if options.digests else None
-        tokens.append(chosen.token)
+        (sampled,) = chosen.samples
+        mark = digest(model.device.download(chosen.logits[0])) if options.digests else None
+        tokens.append(sampled.token)
         digests += [mark] if mark else []
-        stopped = chosen.token in stops
+        stopped = sampled.token in stops
         done = stopped or len(tokens) == options.max_tokens
-        text = decoder.push(chosen.token) + (decoder.finish() if done else "")
+        text = decoder.push(sampled.token) + (decoder.finish() if done else "")
         pieces.append(text)
         decode_seconds += time.perf_counter() - decode_started
-        yield Step(chosen.token, text, chosen.kept, mark)
+        yield Step(sampled.token, text, sampled.kept, mark)
         decode_started = time.perf_counter()
         if done:
             reason = "stop" if stopped else "length"
             break
         position = len(ids) + len(tokens) - 1
-        logits = model.transformer.forward(
-            [chosen.token], [Slice(0, position, 1)], cache, variant=options.variant
-        )[0]
+        slices, draws = [Slice(0, position, 1)], [len(tokens)]
+        chosen = model.transformer.choose(
+            [sampled.token], slices, cache, [params], draws, variant=options.variant
+        )
         launches |= model.transformer.launches
 
     kv = _kv_digests(cache, len(ids) + len(tokens) - 1) if options.digests else (None, None)

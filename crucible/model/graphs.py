@@ -1,4 +1,4 @@
-"""Captured passes of one cache: bounded stores by kind of batch, with what they cost and how often they serve."""
+"""Captured passes of one cache: bounded stores by kind of batch, their cost and how often they serve."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -62,6 +62,10 @@ class Graphs:
 
     def __len__(self) -> int:
         return sum(map(len, self._stores.values()))
+
+    def entries(self, kind: str) -> list[Captured]:
+        """The captures of a kind, least recently used first."""
+        return list(self._stores[kind].values())
 
     def use(self, variant: str) -> None:
         """Drop every capture unless they are of `variant`."""

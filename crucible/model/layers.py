@@ -37,7 +37,7 @@ class Lender(Protocol):
 
 
 class Attention(Protocol):
-    """How a pass runs attention: q f32 [T][Hq*D] into out; k, v the packed rows' own, where it asks for them."""
+    """How a pass runs attention: q f32 [T][Hq*D] into out; k, v are the packed rows' own, if wanted."""
 
     wants_kv: bool
 

@@ -1,8 +1,8 @@
-"""Packed passes on cuda and simt: one upload a call, scratch that stays, captured graphs for what comes again."""
+"""Packed passes on cuda and simt: one upload a call, lasting scratch, graphs of what comes again."""
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,7 @@ class Timing:
 class Ran:
     """What a call left on the device: logits f32 [R][V], and the results of sampling where it was asked for.
 
-    Valid until the next call, but for logits that are `owned`.
+    Valid until the next call, but for logits that are `owned`. `entry` is the capture that ran or was made.
     """
 
     logits: Any
@@ -68,13 +68,15 @@ class Ran:
     launches: frozenset[Launch]
     timing: Timing | None = None
     owned: bool = False
+    entry: Captured | None = None
 
 
 @dataclass(frozen=True)
 class Step:
     """A checked call on the host: ids, positions [T], descriptors [S][4], rows [R] or None for all.
 
-    `sampling` holds the fields of a SampleBatch [R] where tokens are wanted.
+    `sampling` holds the fields of a SampleBatch [R] where tokens are wanted; `advance` leaves the inputs of
+    the next decode step in the block.
     """
 
     ids: np.ndarray
@@ -82,6 +84,7 @@ class Step:
     desc: np.ndarray
     rows: np.ndarray | None
     sampling: Mapping[str, np.ndarray] | None = None
+    advance: bool = False
 
     @property
     def wanted(self) -> int:
@@ -112,7 +115,8 @@ class PackedRunner:
         """One pass; `graphs` None runs it eagerly, as do a trace and a mark."""
         started = time.perf_counter()
         asked, demanded = (default(), False) if variant is None else (find(variant), True)
-        made = topology(step.desc, step.wanted, step.rows is not None, step.sampling is not None)
+        sample = step.sampling is not None
+        made = topology(step.desc, step.wanted, step.rows is not None, sample, step.advance)
         entry, record = None, False
         if graphs is not None:
             graphs.use(asked)
@@ -138,7 +142,8 @@ class PackedRunner:
         seconds = prepared - started, uploaded - prepared, time.perf_counter() - uploaded
         timing = Timing(*seconds, layout.nbytes, 1, path)
         results = None if entry.sampled is None else entry.sampled[1]
-        return Ran(entry.logits, results, frozenset((chosen.launch,)), timing)
+        kept = entry if entry.graph else None
+        return Ran(entry.logits, results, frozenset((chosen.launch,)), timing, entry=kept)
 
     def _choose(self, made: Topology, desc, cache: KVCache, asked: str, demanded: bool) -> Chosen:
         key = (made, asked, demanded)
@@ -194,6 +199,8 @@ class PackedRunner:
                 mark("argmax")
                 batch = SampleBatch(**{name: views[name] for name, _ in _SAMPLE_FIELDS})
                 sample_rows(device, logits, batch, scratch, sampled[0])
+            if made.advance:
+                _advance(device, made, chosen, views, sampled[0].token)
             mark("end")
 
         graph = None
@@ -225,6 +232,15 @@ class PackedRunner:
         self.device.copy_out(host, block)
         self.device.event().wait()
         return layout.views(host)
+
+
+def _advance(device, made: Topology, chosen: Chosen, views: Mapping, token: Any) -> None:
+    """Turn the block of a decode step into the next step's."""
+    state = (*(views[name] for name in ("ids", "positions", "desc", "draw")),)
+    for i, (key, count) in enumerate(chosen.items or ((None, 0),)):
+        rows = 0 if i else made.rows
+        args = (token, *state, np.int32(rows), views.get(key), np.int32(count))
+        device.kernel("decode_advance").launch(-(-max(rows, count) // 256), 256, args)
 
 
 def layout_of(made: Topology, chosen: Chosen) -> Layout:

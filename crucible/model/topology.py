@@ -34,7 +34,8 @@ class Topology:
 
     kind: decode (a row a segment), single (one segment) or packed; lengths: of the segments, sorted,
     empty for decode; wanted: rows with logits; gather: whether they are gathered; capacity: score
-    capacity; mean: about the mean history of a row; sample: whether a token is chosen for each row.
+    capacity; mean: about the mean history of a row; sample: whether a token is chosen for each row;
+    advance: whether the device then makes the next step's inputs itself (decode alone).
     """
 
     kind: str
@@ -46,6 +47,7 @@ class Topology:
     capacity: int
     mean: int
     sample: bool
+    advance: bool = False
 
     @property
     def longest(self) -> int:
@@ -53,14 +55,15 @@ class Topology:
         return self.lengths[-1] if self.lengths else 1
 
 
-def topology(desc: np.ndarray, wanted: int, gather: bool, sample: bool) -> Topology:
+def topology(desc: np.ndarray, wanted: int, gather: bool, sample: bool, advance: bool = False) -> Topology:
     """The topology of descriptors [S][4] of which `wanted` rows get logits."""
     _, length, start, _ = desc.astype(np.int64).T
     segments, rows, end = len(desc), int(length.sum()), int((start + length).max())
     longest = int(length.max())
     if longest == 1:
         capacity = decode_capacity(end)
-        return Topology("decode", segments, rows, (), wanted, gather, capacity, capacity * 3 // 4, sample)
+        mean = capacity * 3 // 4
+        return Topology("decode", segments, rows, (), wanted, gather, capacity, mean, sample, advance)
     capacity = prefill_capacity(end)
     if segments == 1:
         mean = max(capacity - longest // 2, 1)
@@ -82,7 +85,7 @@ def make_items(desc: np.ndarray, key: ItemKey, Hkv: int) -> np.ndarray:
 
 
 class BatchPlan(Plan):
-    """The plan of a batch for a topology: extents of its capacity bucket, items wherever `items_of` has them."""
+    """The plan of a batch for a topology: extents of its capacity bucket, items where `items_of` has them."""
 
     def __init__(self, device, desc, Hkv: int, made: Topology, items_of: Callable[[ItemKey], Any], scratch):
         super().__init__(device, desc, Hkv)

@@ -66,7 +66,7 @@ class Transformer:
 
     device: Device
     config: ModelConfig
-    weights: Weights
+    weights: Weights = field(repr=False)
     graphs: bool = True
     _rope: tuple[Any, Any] | None = field(default=None, repr=False)
     # Stands for this object in a cache's recordings: an id may come again when the object is dead.
@@ -162,7 +162,17 @@ class Transformer:
         with self._lock:
             checked = self._check(ids, slices, cache, None)
             batch = host_batch(list(params), [0] * len(params))
-            return self._run(checked, cache, batch, None, None, False, mark, fused)
+            return self._run(checked, cache, batch, None, None, False, mark, fused=fused)
+
+    def decode_step(self, ids, slices, cache: KVCache, sampling, variant: str | None) -> Ran:
+        """A decode step on cuda or simt that leaves the next one's inputs on the device (model.decoding)."""
+        checked = self._check(ids, slices, cache, None)
+        return self._run(checked, cache, sampling, None, variant, True, advance=True)
+
+    @property
+    def lock(self) -> Any:
+        """Held by whoever runs this transformer."""
+        return self._lock
 
     def captures(self, cache: KVCache) -> Graphs:
         """The graphs of this transformer over a cache, with their statistics."""
@@ -195,8 +205,8 @@ class Transformer:
         return ids, packed, capacity, None if rows is None else _rows(rows, packed.rows)
 
     def _run(
-        self, checked, cache, sampling, trace, variant, graph: bool, mark: Mark | None = None, fused=True
-    ):
+        self, checked, cache, sampling, trace, variant, graph: bool, mark: Mark | None = None, **how: bool
+    ) -> Ran:
         ids, packed, capacity, rows = checked
         self._reserve_rope(capacity)
         self._last.launches = frozenset()
@@ -205,7 +215,7 @@ class Transformer:
             if self.device.name == "cpu":
                 ran = self._native(ids, packed, capacity, rows, cache, trace, variant)
             else:
-                ran = self._packed(ids, packed, rows, cache, sampling, trace, variant, graph, mark, fused)
+                ran = self._packed(ids, packed, rows, cache, sampling, trace, variant, graph, mark, **how)
         finally:
             self._busy = False
         cache.note(packed.desc)
@@ -221,10 +231,23 @@ class Transformer:
             rows = _ends(packed)
         return self.runner.run(step, rows, packed, cache, self._rope, trace, variant)
 
-    def _packed(self, ids, packed: Packed, rows, cache, sampling, trace, variant, graph, mark, fused) -> Ran:
+    def _packed(
+        self,
+        ids,
+        packed: Packed,
+        rows,
+        cache,
+        sampling,
+        trace,
+        variant,
+        graph,
+        mark,
+        fused: bool = True,
+        advance: bool = False,
+    ) -> Ran:
         if rows is None and packed.rows != len(packed.desc):
             rows = _ends(packed)
-        step = Step(ids, packed.positions, packed.desc, rows, sampling)
+        step = Step(ids, packed.positions, packed.desc, rows, sampling, advance)
         graphs = self.captures(cache) if self.graphs and graph and not (trace or mark) else None
         marks = {} if mark is None else {"mark": mark}
         return self.runner.run(step, cache, graphs, self._rope, variant, trace, fused=fused, **marks)

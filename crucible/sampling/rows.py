@@ -12,6 +12,7 @@ from crucible.sampling.philox import check_draw
 
 _CHUNK = 2048  # ids of a block of kernels/sample_scan.cu
 _PARTIAL = 4  # int32 words of what a chunk amounts to
+_BUCKETS = 16384  # of kernels/sample_rows.cu, in dynamic shared memory
 _INT32_MAX = 2**31 - 1
 
 # Fields of a batch, and of what sampling gives, with their types.
@@ -110,29 +111,30 @@ def launch(device, logits, batch: SampleBatch, scratch=None, out=None, given_u=N
     take = _taker(device, scratch)
     z = take("sample_z", (rows, vocab), np.float32)
     slots, order = (take(f"sample_{name}", (rows, vocab), np.uint64) for name in ("slots", "order"))
-    partials = scan(device, logits, batch.temperature, z, take)
-    device.kernel("sample_rows").launch(
-        rows,
-        1024,
-        (
-            *(partials, np.int32(partials.shape[1]), z, slots, order),
-            *(getattr(batch, name) for name in _FIELDS),
-            *(given_u, np.int32(vocab)),
-            *(getattr(out, name) for name in _RESULTS),
-            ids,
-        ),
+    partials, maxima = scan(device, logits, batch.temperature, z, take)
+    args = (
+        *(partials, maxima, np.int32(partials.shape[1]), z, slots, order),
+        *(getattr(batch, name) for name in _FIELDS),
+        *(given_u, np.int32(vocab)),
+        *(getattr(out, name) for name in _RESULTS),
+        ids,
     )
+    device.kernel("sample_rows").launch(rows, 1024, args, shared=4 * _BUCKETS)
     return out
 
 
 def scan(device, logits, temperature, z, take):
-    """Partials int32 [R][chunks][4] of logits f32 [R][V]; z f32 [R][V] gets logit/temperature, or is None."""
+    """(partials int32 [R][chunks][4], maxima uint32 [R][8 chunks]) of logits f32 [R][V].
+
+    z f32 [R][V] gets logit/temperature; it may be None where every temperature is 0.
+    """
     rows, vocab = logits.shape
     chunks = -(-vocab // _CHUNK)
     partials = take("sample_partials", (rows, chunks, _PARTIAL), np.int32)
-    args = (logits, temperature, z, partials, np.int32(vocab))
+    maxima = take("sample_maxima", (rows, 8 * chunks), np.uint32)
+    args = (logits, temperature, z, partials, maxima, np.int32(vocab))
     device.kernel("sample_scan").launch((chunks, rows), 256, args)
-    return partials
+    return partials, maxima
 
 
 def logprob_rows(device, logits, out=None, status=None, scratch=None):
@@ -147,7 +149,7 @@ def logprob_rows(device, logits, out=None, status=None, scratch=None):
     expect_out("out", out, np.float64, (rows, vocab), (logits,))
     expect_out("status", status, np.int32, (rows,), (logits, out))
     if rows:
-        partials = scan(device, logits, device.zeros(rows), None, _taker(device, scratch))
+        partials, _ = scan(device, logits, device.zeros(rows), None, _taker(device, scratch))
         args = (logits, partials, np.int32(partials.shape[1]), np.int32(vocab), out, status)
         device.kernel("logprobs").launch(rows, 1024, args)
     return out, status

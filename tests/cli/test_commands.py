@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from crucible.cli import main as cli
+from crucible.device.base import default_name
 from crucible.errors import UnavailableError
 from crucible.model.fetch import SOURCES, fetch
 from crucible.model.model import Model
@@ -136,13 +137,18 @@ def test_chat_wraps_the_prompt(crucible):
         (("--prompt", "a", "--sampler", "dice"), "dice"),
         (("--prompt", "a", "--mode", "int4"), "int4"),
         (("--prompt", "a", "--device", "tpu"), "tpu"),
-        (("--prompt", "a", "--device", "cuda"), "whole model"),
         (("--prompt", "a", "--chunk", "0"), "chunk"),
         (("--prompt", "a", "--model", "absent.gguf"), "absent.gguf"),
     ],
 )
 def test_a_refused_request_is_one_sentence_and_exit_code_2(crucible, arguments, named):
     assert named in refusal(crucible("generate", "--max-tokens", "4", "--mode", "int8", *arguments))
+
+
+def test_a_machine_without_a_gpu_says_so(crucible):
+    if default_name() == "cuda":
+        pytest.skip("there is a GPU here")
+    assert "use --device cpu" in refusal(crucible("generate", "--prompt", "a", "--device", "cuda"))
 
 
 def test_damaged_files_are_one_sentence(crucible, tmp_path, model_file):
@@ -281,7 +287,7 @@ def test_ctrl_c_in_any_command_says_so_and_ends_with_130(crucible, monkeypatch, 
 
 
 def test_every_help_has_an_example(crucible):
-    groups = {"bench": ("linear", "decode", "prefill", "startup"), "gate": ("tensor",)}
+    groups = {"bench": ("linear", "decode", "prefill", "startup"), "gate": ("tensor", "model", "devices")}
     single = ("conformance", "doctor", "eval", "fetch", "generate", "report")
     pages = [(), *((name,) for name in (*single, *groups))]
     pages += [(group, name) for group, names in groups.items() for name in names]

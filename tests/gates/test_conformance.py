@@ -12,10 +12,11 @@ from crucible import device as devices
 from crucible.cli import main
 from crucible.cli.conformance import register
 from crucible.device.cpu import CpuDevice, available_levels
-from crucible.errors import InputError
+from crucible.errors import InputError, NoKernelError
 from crucible.evidence.record import load
 from crucible.gates import model_sections
 from crucible.gates.conformance import Summary, run
+from crucible.gates.sections import SECTIONS
 from crucible.gates.vectors import KINDS
 from crucible.model.fetch import cached
 
@@ -75,11 +76,14 @@ def test_the_whole_model_is_equal_at_every_other_level(level, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["simt", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_a_device_of_cuda_kernels_is_equal_wherever_it_has_one(name):
+def test_a_device_of_cuda_kernels_is_equal_in_every_section(name):
     *results, summary = run(OPERATIONS, name)
-    assert [str(r) for r in results if r.verdict == "differs"] == []
-    equal = {r.section for r in results if r.verdict == "equal"}
-    assert equal >= {"attention reference", "rope"} and summary.elements > 50_000
+    other = [r for r in results if r.verdict != "equal"]
+    assert [str(r) for r in other if r.verdict not in ("not covered", "host")] == []
+    # What does not run: a shape that one attention variant leaves to others, and tables that the host makes.
+    assert all(r.section.startswith("attention") or r.section == "rope tables" for r in other)
+    assert {r.section for r in results} >= {"linear f32", "linear int8", "seeded", "gumbel-id", "logprobs"}
+    assert summary.exit_code == 0 and summary.elements > 70_000
 
 
 def test_a_missing_model_is_no_pass(monkeypatch):
@@ -253,11 +257,15 @@ def test_the_command_prints_a_line_a_section_and_exits_by_the_verdict(tmp_path, 
         assert code == 2 and named in err
 
 
-def test_a_device_without_a_kernel_says_so_and_exits_3(command, capsys):
+def test_a_device_without_a_kernel_says_so_and_exits_3(command, capsys, monkeypatch):
+    def missing(device, v):
+        raise NoKernelError("philox", device.name)
+
+    monkeypatch.setitem(SECTIONS["philox"], "philox", missing)
     files = [VECTORS / "attention_g1_d64.npz", VECTORS / "philox.npz"]
     code, out, _ = command("conformance", *files, "--device", "simt", capsys=capsys)
     assert code == 3 and "attention reference" in out and "0 differing" in out
-    assert "philox.npz" in out and out.count("no kernel yet") == 2
+    assert "philox.npz" in out and out.count("no kernel yet") == 1
 
 
 def test_the_help_shows_an_example():

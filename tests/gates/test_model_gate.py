@@ -10,11 +10,13 @@ import pytest
 from crucible.device import get
 from crucible.errors import InputError
 from crucible.evidence import record
-from crucible.gates import model, model_cases, model_controls, model_devices
-from crucible.gates.model import STEPS_OF, TINY, Count, ModelGate, Part, add_sequence, parts
+from crucible.gates import model_cases, model_controls, model_devices, model_parts
+from crucible.gates.model import ModelGate, sharing
 from crucible.gates.model_cases import CHUNKS, FUZZ_SIZES, SMALL_POOL, TOP_KS, Corpus, random_prompts
+from crucible.gates.model_parts import STEPS_OF, TINY, Part, parts
 from crucible.gates.model_plan import Admit, Call, Policy, Release, Request, plan
 from crucible.gates.model_record import device_records, device_summary, records, summary
+from crucible.gates.model_results import Results
 from crucible.gates.model_run import Outcome, Workload, alone, choose, run
 from crucible.model.cache import pages_for
 from crucible.model.transformer import Transformer
@@ -35,7 +37,7 @@ def calls(workload: Workload) -> list[Call]:
 
 @pytest.fixture(scope="module")
 def tiny():
-    return model.load(TINY, get("cpu"), "int8")
+    return model_parts.load(TINY, get("cpu"), "int8")
 
 
 def gate_of(workloads, device="cpu", mode="int8", controls=False) -> ModelGate:
@@ -170,11 +172,11 @@ def test_an_unknown_mode_leaves_nothing_to_run():
 
 @pytest.mark.parametrize("mode", ["int8", "f32"])
 def test_every_section_passes_on_the_cpu_and_every_control_is_caught(mode, tmp_path):
-    gate = gate_of(model.few, mode=mode, controls=True)
-    total = gate.total()
+    gate = gate_of(model_parts.few, mode=mode, controls=True)
+    total = gate.total
     done = sum(n for _, n in gate.steps())
-    assert gate.passed and not gate.failures and done == total
-    assert set(gate.controls[f"{TINY} {mode}"]) == set(model_controls.CONTROLS)
+    assert gate.passed and not gate.found.failures and done == total
+    assert set(gate.found.controls[f"{TINY} {mode}"]) == set(model_controls.CONTROLS)
     path = record.save(tmp_path / "model.json", records(gate))
     main, controls = record.load(path)
     assert (main.verdict, controls.verdict) == ("pass", "pass")
@@ -182,12 +184,29 @@ def test_every_section_passes_on_the_cpu_and_every_control_is_caught(mode, tmp_p
     assert any("0 differ" in line for line in summary(gate))
 
 
+def test_tasks_hold_every_workload_once_and_share_no_request():
+    groups = sharing(WORKLOADS)
+    assert sorted(itertools.chain(*groups)) == list(range(len(WORKLOADS)))
+    requests = [{r for number in group for r in WORKLOADS[number].requests} for group in groups]
+    assert sum(map(len, requests)) == len(set().union(*requests)) and len(groups) > 30
+
+
+def test_processes_find_what_one_process_finds():
+    alone, spread = gate_of(model_parts.some), gate_of(model_parts.some)
+    list(alone.steps())
+    done = list(spread.steps(jobs=2))
+    assert spread.passed and sum(n for _, n in done) == spread.total
+    for found in (alone.found, spread.found):
+        found.seconds.clear()
+    assert spread.found == alone.found
+
+
 def test_an_interrupted_gate_keeps_its_counts_and_claims_nothing():
-    gate = gate_of(model.few)
+    gate = gate_of(model_parts.few)
     steps = gate.steps()
-    next(steps), next(steps)
+    next(steps)
     steps.close()
-    assert not gate.passed and sum(c.sequences for c in gate.counts.values()) == 3
+    assert not gate.passed and gate.found.total(f"{TINY} int8").sequences == 3
     assert [r.verdict for r in records(gate)] == ["measured"]
 
 
@@ -196,18 +215,18 @@ def two(corpus):
 
 
 def test_a_forward_that_errs_in_company_only_is_seen(monkeypatch):
-    right = Transformer.forward
+    right = Transformer.choose
 
     def wrong(self, ids, slices, *args, **options):
-        logits = right(self, ids, slices, *args, **options)
-        if len(slices) > 1 and len(logits):
-            logits[-1, -1:].view(np.uint32)[...] ^= 1
-        return logits
+        made = right(self, ids, slices, *args, **options)
+        if len(slices) > 1:
+            made.logits[-1, -1:].view(np.uint32)[...] ^= 1
+        return made
 
-    monkeypatch.setattr(Transformer, "forward", wrong)
+    monkeypatch.setattr(Transformer, "choose", wrong)
     gate = gate_of(two)
     list(gate.steps())
-    assert not gate.passed and "logits differ" in gate.failures[0]
+    assert not gate.passed and "logits differ" in gate.found.failures[0]
     assert [r.verdict for r in records(gate)] == ["fail"]
     assert any("failed:" in line for line in summary(gate))
 
@@ -216,7 +235,7 @@ def test_a_control_that_goes_unseen_fails_the_gate(monkeypatch):
     monkeypatch.setitem(model_controls.CONTROLS, "nothing broken", (model_controls.Meddling(), None))
     gate = gate_of(two, controls=True)
     list(gate.steps())
-    assert not gate.passed and gate.controls[f"{TINY} int8"]["nothing broken"] == ""
+    assert not gate.passed and gate.found.controls[f"{TINY} int8"]["nothing broken"] == ""
     assert records(gate)[-1].verdict == "fail"
     assert "  not caught: nothing broken" in summary(gate)
 
@@ -227,15 +246,15 @@ def test_each_field_of_an_outcome_counts():
     changes = {"tokens": (1, 3), "draws": 3, "uniforms": (0.5, 0.5), "logits": ("a", "c"), "k": "", "v": ""}
     for name, value in changes.items():
         assert base.differences(replace(base, **{name: value})) == [name]
-    count, failures = Count(), []
-    add_sequence(count, failures, "here", base, replace(base, final=values * 0))
-    assert count.failed == 1 and "here" in failures[0]
+    found = Results()
+    found.compare(found.count("part", "section"), "here", base, replace(base, final=values * 0))
+    assert found.total("part").failed == 1 and "here" in found.failures[0] and not found.clean
 
 
 def test_pages_are_given_back_even_if_a_run_breaks(tiny, monkeypatch):
     cache = tiny.new_cache(32, 16)
     workload = named("shrinking", FEW)[0]
-    monkeypatch.setattr(Transformer, "forward", lambda *a, **o: 1 / 0)
+    monkeypatch.setattr(Transformer, "choose", lambda *a, **o: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(tiny, workload, cache)
     assert not cache.pages.used
@@ -260,7 +279,7 @@ def test_simt_gives_the_bits_of_cpu_for_a_whole_model(mode):
     gate = model_devices.DevicesGate(
         get("simt"), [TINY], [mode], "Some text to read, long enough for a page."
     )
-    assert len(list(gate.steps())) == gate.total and gate.passed, gate.failures
+    assert len(list(gate.steps())) == gate.total and gate.passed, gate.found.failures
     (made,) = device_records(gate)
     assert made.verdict == "pass" and made.differing == 0 and made.facts["tokens of text"] == 24
     assert "0 differ" in device_summary(gate)[0]
@@ -269,14 +288,54 @@ def test_simt_gives_the_bits_of_cpu_for_a_whole_model(mode):
 def test_simt_passes_where_batches_are_reused():
     gate = gate_of(lambda corpus: itertools.islice(corpus.reuse(), 1), "simt")
     list(gate.steps())
-    assert gate.passed, gate.failures
+    assert gate.passed, gate.found.failures
+
+
+def command(*arguments) -> tuple[int, str]:
+    from typer.testing import CliRunner
+
+    from crucible.cli.gate import app
+
+    done = CliRunner().invoke(app, [str(a) for a in arguments])
+    return done.exit_code, done.output
+
+
+def test_the_command_prints_saves_and_says_pass(monkeypatch, tmp_path):
+    monkeypatch.setattr(model_parts, "parts", lambda *a: [Part(TINY, "int8", 3, model_parts.some, 24)])
+    code, text = command("model", "--quick", "--json", tmp_path / "model.json")
+    assert code == 0 and text.splitlines()[-1] == "pass" and "19 sequences" in text
+    assert [r.verdict for r in record.load(tmp_path / "model.json")] == ["pass", "pass"]
+
+
+def test_the_command_ends_with_1_where_something_differs_and_130_when_stopped(monkeypatch):
+    monkeypatch.setattr(model_parts, "parts", lambda *a: [Part(TINY, "int8", 3, model_parts.some, 24)])
+    monkeypatch.setitem(model_controls.CONTROLS, "nothing broken", (model_controls.Meddling(), None))
+    code, text = command("model")
+    assert code == 1 and "not caught: nothing broken" in text
+
+    def stop(self, task):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(ModelGate, "do", stop)
+    code, text = command("model")
+    assert code == 130 and "interrupted" in text
+
+
+def test_the_devices_command_prints_saves_and_says_pass(tmp_path):
+    english = tmp_path / "text.txt"
+    english.write_text("A text of its own. " * 30)
+    code, text = command("devices", "--device", "cpu", "--model", TINY, "--mode", "f32", "--text", english,
+                         "--json", tmp_path / "devices.json")  # fmt: skip
+    assert code == 0 and text.splitlines()[-1] == "pass" and "384 tokens of text" in text
+    assert [r.verdict for r in record.load(tmp_path / "devices.json")] == ["pass"]
 
 
 @pytest.mark.gpu
 def test_the_quick_part_passes_on_the_gpu():
     gate = ModelGate(get("cuda"), parts("cuda", True, (TINY,)))
     list(gate.steps())
-    assert gate.passed, gate.failures
+    assert gate.passed, gate.found.failures
 
 
 @pytest.mark.gpu
@@ -284,4 +343,4 @@ def test_the_quick_part_passes_on_the_gpu():
 def test_the_gpu_gives_the_bits_of_cpu_for_a_whole_model(mode):
     gate = model_devices.DevicesGate(get("cuda"), [TINY], [mode], "Some text to read, long enough. " * 20)
     list(gate.steps())
-    assert gate.passed, gate.failures
+    assert gate.passed, gate.found.failures

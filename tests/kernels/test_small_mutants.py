@@ -34,8 +34,8 @@ MUTANTS = {
         "serial_sum.cuh",
         [
             (
-                "c = __dadd_rn(c, static_cast<double>(element(i)));\n",
-                "c = static_cast<float>(c) + element(i);\n",
+                "[&](double e) { c = __dadd_rn(c, e); }",
+                "[&](double e) { c = __fadd_rn(static_cast<float>(c), static_cast<float>(e)); }",
             )
         ],
         *("sampling", "given u"),
@@ -55,7 +55,7 @@ MUTANTS = {
     ),
     "noise by rank": (
         "sample_rows.cu",
-        [("philox_word(seed, draw, token, 1)", "philox_word(seed, draw, i, 1)")],
+        [("v = noise(seed, draw, token)", "v = noise(seed, draw, i)")],
         *("gumbel", "gumbel-id"),
     ),
     "top_p cut before the rank that reaches it": (

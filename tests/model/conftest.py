@@ -24,7 +24,7 @@ def smollm2_file() -> Path:
 @functools.cache
 def _smollm2(mode: str) -> Model:
     fetch("smollm2")
-    return Model.load("smollm2", mode=mode)
+    return Model.load("smollm2", device="cpu", mode=mode)
 
 
 @pytest.fixture(params=["f32", "int8"])
@@ -67,12 +67,12 @@ def tiny_config(**changes) -> ModelConfig:
 
 @pytest.fixture(scope="session")
 def make_tiny():
-    """Maker of tiny random models: make_tiny(mode, seed, **config changes) -> Model, cached."""
+    """Maker of tiny random models: make_tiny(mode, seed, on, **config changes) -> Model, cached."""
 
     @functools.cache
-    def make(mode: str = "f32", seed: int = 7, **changes) -> Model:
+    def make(mode: str = "f32", seed: int = 7, on: str = "cpu", **changes) -> Model:
         checkpoint = synthetic.open_synthetic(tiny_config(**changes), seed, "tiny")
-        return Model.from_checkpoint(checkpoint, device.get("cpu"), mode)
+        return Model.from_checkpoint(checkpoint, device.get(on), mode)
 
     return make
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from crucible.errors import CrucibleError, InputError, NoKernelError
+from crucible.errors import CrucibleError, InputError
 from crucible.model.evaluate import nll
 from crucible.model.generate import Generation, Options, Step, generate, stream
 from crucible.model.model import Model, open_checkpoint
@@ -147,12 +147,6 @@ def test_windows_and_rows_bound_memory_but_not_the_likelihood(model):
     assert nll(model, ids, window=40)[1] == 39 + 39 + 9
     with pytest.raises(InputError, match="at least 2"):
         nll(model, [1])
-
-
-@pytest.mark.parametrize("device", ["cuda", "simt"])
-def test_a_device_without_the_whole_model_says_so(device):
-    with pytest.raises(NoKernelError, match=f"whole model.*{device}"):
-        Model.load("synthetic-12x768", device=device)
 
 
 def test_an_unknown_model_mode_or_device_is_named(tmp_path):

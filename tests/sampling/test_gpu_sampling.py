@@ -96,6 +96,19 @@ def test_ragged_vocabularies(device, vocab):
     check_rows(device, logits, params, [0, 1, 2])
 
 
+@pytest.mark.parametrize("kind", ["plain", "ties", "masked", "outlier"])
+def test_few_ranks_of_a_large_vocabulary(device, kind):
+    # Candidates come from a bound by maxima of groups of 256 ids, or with many ties from buckets.
+    settings = [(k, sampler) for k in (1, 5, 40, 500) for sampler in SAMPLERS]
+    logits = np.stack([logits_of(kind, 21000)] * len(settings))
+    logits[:, 0] = logits[:, 20999] = logits[0].max()  # the two ends of the vocabulary share rank 0
+    params = [SamplingParams(0.9, k, 0.95 if k > 1 else 1.0, 17, sampler) for k, sampler in settings]
+    check_rows(device, logits, params, list(range(len(params))))
+    for k in (1, 40):
+        found = rank(device, device.upload(logits[0]), 0.9, k)
+        assert_same_bits(rank(CPU, logits[0], 0.9, k), found, allow_zero=True)
+
+
 @pytest.mark.parametrize(("kind", "k"), [("equal", 0), ("equal", 40), ("ties", 700), ("outlier", 1500)])
 def test_buckets_too_large_for_counting_are_sorted(device, kind, k):
     logits = np.stack([logits_of(kind, 2900)] * 2)
