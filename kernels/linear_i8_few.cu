@@ -29,7 +29,7 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
     linear_i8_few(const float* __restrict__ x, const float* __restrict__ norm, float eps,
                   const signed char* __restrict__ w, const float* __restrict__ scale,
                   const float* __restrict__ bias, const float* add, float* y, int T, int N, int K, int pairs,

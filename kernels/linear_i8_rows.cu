@@ -18,11 +18,14 @@
 #ifndef WARPS
 #define WARPS 4
 #endif
+#ifndef MIN_BLOCKS
+#define MIN_BLOCKS 1
+#endif
 #ifndef UNROLL
 #define UNROLL 4
 #endif
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
     linear_i8_rows(const signed char* __restrict__ rows, const float* __restrict__ top,
                    const signed char* __restrict__ w, const float* __restrict__ scale,
                    const float* __restrict__ bias, const float* add, float* y, int T, int N, int K,

@@ -125,10 +125,11 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 32, MIN_BLOCKS)
     hold(sums);  // half the registers are free before anything is read
     if (t < T) {
       const float unit = row_unit(A);
-      const int n = tile / row_tiles * TILE_N + 2 * (lane & 3);
+      int n[1] = {tile / row_tiles * TILE_N + 2 * (lane & 3)};
+      hold(n);  // or all addresses would be made, and spilled, before the products
 #pragma unroll
       for (int j = 0; j < kPanels; j += STRIP)
-        store_pairs<STRIP>(to, pairs, t, n + 8 * j, unit,
+        store_pairs<STRIP>(to, pairs, t, n[0] + 8 * j, unit,
                            [&](int i) { return make_float2(sums[2 * (i + j)], sums[2 * (i + j) + 1]); });
     }
     __syncwarp();

@@ -10,7 +10,7 @@ from crucible.bench.linear import SHAPES, Shape
 from crucible.bench.linear_gpu import Bank, Layer, our_calls
 from crucible.device.nvrtc import compile_cubin
 from crucible.linear import gpu_choice
-from crucible.linear.gpu_f32 import Rows, sources
+from crucible.linear.gpu_f32 import Rows, source
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 STORAGES = ("f32", "bf16")
@@ -27,7 +27,7 @@ MOST_ROWS_OF_ROWS = 64  # kernels for few rows are not worth a measurement beyon
 
 def _compile(arch: str, say: Callable[[str], None]) -> None:
     """Fill the cache before anything is timed."""
-    jobs = [s for b in gpu_choice.KERNELS.values() for storage in STORAGES for s in sources(b, storage)]
+    jobs = [source(b, storage) for b in gpu_choice.KERNELS.values() for storage in STORAGES]
     say(f"compiling {len(jobs)} kernels")
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda job: compile_cubin(job[0], arch, job[1]), jobs))

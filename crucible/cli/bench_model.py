@@ -30,7 +30,7 @@ def model(
 
     if device != "cuda":
         raise InputError(
-            f"the whole model is timed on cuda, not on {device!r}; `bench prefill` and `bench decode` time the cpu"
+            f"the whole model is timed on cuda, not on {device!r}; bench prefill and decode time the cpu"
         )
     if unknown := set(against or ()) - {"transformers"}:
         raise InputError(f"unknown peer {min(unknown)!r} for the whole model; choose from transformers")

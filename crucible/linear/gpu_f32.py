@@ -119,30 +119,34 @@ def launch(device, build: Tile | Rows | None, x, weight, out, scratch=None, add=
         _rows(device, build, x, weight, out, add)
 
 
-def sources(build: Tile | Rows | None, storage: str, ragged: int = 0) -> list[tuple[str, dict[str, int]]]:
-    """(stem, macros) of the kernels that a build launches."""
+def source(build: Tile | Rows | None, storage: str, ragged: int = 0) -> tuple[str, dict[str, int]]:
+    """Stem and macros of the kernel that a build launches."""
     macros = {"STORAGE": STORAGE_CODE[storage]}
     if build is None:
-        return [("linear_reference", macros)]
+        return "linear_reference", macros
     macros |= {name.upper(): value for name, value in asdict(build).items() if name != "warps"}
     macros["RAGGED"] = ragged
-    if isinstance(build, Rows):
-        return [("linear_rows", macros)]
-    return [("linear_tile", macros)]
+    return "linear_rows" if isinstance(build, Rows) else "linear_tile", macros
+
+
+@functools.lru_cache(maxsize=1024)
+def _kernel(device, build: Tile | Rows | None, storage: str, ragged: int):
+    stem, macros = source(build, storage, ragged)
+    return device.kernel(stem, **macros)
 
 
 def _reference(device, x, weight, out, add) -> None:
-    ((stem, macros),) = sources(None, weight.storage)
     blocks = min(-(-x.shape[0] * weight.n // 256), _MOST_BLOCKS)
     arrays = (x, weight.packed, weight.bias, add, out)
-    device.kernel(stem, **macros).launch(blocks, 256, (*arrays, *_extents(x, weight)))
+    kernel = _kernel(device, None, weight.storage, 0)
+    kernel.launch(blocks, 256, (*arrays, *_extents(x, weight)))
 
 
 def _tile(device, build: Tile, x, weight, out, scratch, add) -> None:
     T, N, K = x.shape[0], weight.n, weight.k
     rows, outputs = build.extent
     ragged = int(K % _STEP != 0 or _address(x) % 16 != 0)
-    stem, macros = sources(build, weight.storage, ragged)[0]
+    kernel = _kernel(device, build, weight.storage, ragged)
     wide = int(N % 4 == 0 and all(a is None or _address(a) % 16 == 0 for a in (weight.bias, add, out)))
     grid = (-(-T // rows), -(-N // outputs), _blocks(K) if build.split else 1)
     partial = arrived = None
@@ -152,7 +156,7 @@ def _tile(device, build: Tile, x, weight, out, scratch, add) -> None:
         partial = device.empty(shape) if scratch is None else scratch.take("linear_partials", shape)
         arrived = _arrivals(device, tiles)
     arrays = (x, weight.packed, weight.bias, add, out, partial, arrived)
-    device.kernel(stem, **macros).launch(
+    kernel.launch(
         grid,
         32 * build.warps_m * build.warps_n,
         (*arrays, *_extents(x, weight), np.int32(wide)),
@@ -176,8 +180,7 @@ def _rows(device, build: Rows, x, weight, out, add) -> None:
     T, N, K = x.shape[0], weight.n, weight.k
     rows, outputs = build.extent
     ragged = int(K % build.step != 0 or _address(x) % 16 != 0)
-    stem, macros = sources(build, weight.storage, ragged)[0]
-    kernel = device.kernel(stem, **macros)
+    kernel = _kernel(device, build, weight.storage, ragged)
     warps, shared = build.block_warps(K), build.shared(K, weight.storage)
     tiles, row_groups = -(-N // outputs), -(-T // rows)
     most = max(1, _resident(device, kernel, 32 * warps, shared) // row_groups)

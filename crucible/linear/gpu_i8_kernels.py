@@ -39,6 +39,7 @@ class Rows:
     panels: int = 2
     warps: int = 4
     unroll: int = 4
+    min_blocks: int = 1
 
     stem = "linear_i8_rows"
 
@@ -115,12 +116,16 @@ KERNELS: dict[str, Tile | Rows | Few | Wgmma | None] = {
     "rows-8x8": Rows(1, 1, 8),
     "rows-8x16": Rows(1, 2, 4),
     "rows-8x32": Rows(1, 4, 4),
-    "rows-8x32-w2": Rows(1, 4, 2, 8),
-    "rows-8x64-w2": Rows(1, 8, 2),
+    "rows-8x32-b8": Rows(1, 4, 4, min_blocks=8),
+    "rows-8x32-w2": Rows(1, 4, 2, 6),
+    "rows-8x32-w2b": Rows(1, 4, 2, 4, 12),
+    "rows-8x64": Rows(1, 8, 2, 3),
     "rows-16x8": Rows(2, 1, 8),
     "rows-16x16": Rows(2, 2, 4),
     "rows-16x32": Rows(2, 4, 4),
-    "rows-16x32-w2": Rows(2, 4, 2, 8),
+    "rows-16x32-b6": Rows(2, 4, 4, min_blocks=6),
+    "rows-16x32-w2": Rows(2, 4, 2, 4),
+    "rows-16x64-w2": Rows(2, 8, 2, 2),
     "few-8": Few(1, 4),
     "few-16": Few(2, 2),
     "few-32": Few(4, 2),

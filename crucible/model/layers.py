@@ -9,7 +9,14 @@ import numpy as np
 from crucible.attention.run import Launch
 from crucible.device import Device
 from crucible.linear.apply import linear
-from crucible.linear.gpu_i8 import linear_quantized, rmsnorm_quantize, swiglu_quantize
+from crucible.linear.gpu_i8 import (
+    linear_quantized,
+    rmsnorm_linear,
+    rmsnorm_quantize,
+    swiglu_linear,
+    swiglu_quantize,
+)
+from crucible.linear.gpu_i8_kernels import choose, is_few
 from crucible.model.cache import KVCache
 from crucible.model.config import ModelConfig
 from crucible.model.replay import Recorder, assign
@@ -120,6 +127,9 @@ class Pass:
         """The layer `weight` of rmsnorm(x); names of the norm in a trace, of its stage, of the layer's."""
         seen, norm_stage, linear_stage = names
         eps = np.float32(self.config.eps)
+        if self.fused and self._makes_rows(weight, x.shape[0]):
+            self.mark(f"{norm_stage}+{linear_stage}")
+            return rmsnorm_linear(self.device, x, norm, eps, weight, out=out, scratch=self.scratch)
         if self.fused and weight.kind == "int8":
             self.mark(f"{norm_stage}+quantize")
             rows, top = rmsnorm_quantize(self.device, x, norm, eps, self.scratch)
@@ -130,6 +140,12 @@ class Pass:
         self._seen(seen, layer, h)
         self.mark(linear_stage)
         return linear(self.device, h, weight, out=out, scratch=self.scratch)
+
+    def _makes_rows(self, weight, rows: int) -> bool:
+        """Whether the layer's kernel makes its quantized rows itself, from what comes before them."""
+        if weight.kind != "int8":
+            return False
+        return is_few(choose(self.device, rows, weight.n, weight.k, floats=True))
 
     def _added(self, stage: str, seen: str | None, layer: int, y, weight, x) -> None:
         """x = x + the layer `weight` of y."""
@@ -201,6 +217,10 @@ class Pass:
         ffn = self.config.ffn
         out = self._take("gate_up", 2 * ffn)
         gate_up = self._normed(("ffn_norm", "norm", "gate_up"), layer, x, block.ffn_norm, block.gate_up, out)
+        if self.fused and self._makes_rows(block.down, self._rows):
+            self.mark("swiglu+down+residual")
+            swiglu_linear(self.device, gate_up, block.down, out=x, scratch=self.scratch, add=x)
+            return
         if self.fused and block.down.kind == "int8":
             self.mark("swiglu+quantize")
             rows, top = swiglu_quantize(self.device, gate_up, ffn, self.scratch)
