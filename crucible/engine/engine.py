@@ -223,6 +223,7 @@ class Engine:
         try:
             while self._boundary():
                 self._hand_out(self._loop.step())
+            self._loop.runner.settle()
         except BaseException as error:
             # A step that raised is in doubt: nothing of it goes out and nothing runs after it.
             self._stop(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
