@@ -100,18 +100,20 @@ def test_steps_run_ahead_and_what_nobody_asked_for_is_dropped(pair):
     model, judge = pair
     texts = [(1, 2, 3), (4, 5, 6, 7), (8, 9), tuple(range(20)), (1, 2, 9)]
     work = [
-        Request(text, max_tokens=12 + index, temperature=1.2, seed=index, ignore_eos=True, kv_digests=True)
+        Request(
+            text, max_tokens=22 + 2 * index, temperature=1.2, seed=index, ignore_eos=True, kv_digests=True
+        )
         for index, text in enumerate(texts)
     ]
     alone = [
         generate(judge, q.prompt, max_tokens=q.max_tokens, temperature=1.2, seed=q.seed, ignore_eos=True)
         for q in work
     ]
-    stop = next(token for token in alone[1].tokens[5:] if token not in alone[1].tokens[:5])
+    stop = next(token for token in alone[1].tokens[12:] if token not in alone[1].tokens[:12])
     work[1] = dataclasses.replace(work[1], stop=(stop,))
     limits = Limits(pages=24, decode_batch=5)
     runner = ModelRunner(model, 24, 5, page_seed=1)
-    workload = Workload("ahead", tuple(work), limits, (0, 0, 0, 0, 7), {2: 6})
+    workload = Workload("ahead", tuple(work), limits, (0, 0, 0, 0, 7), {2: 9})
     under_way = []
 
     class Watched(Loop):
@@ -123,7 +125,7 @@ def test_steps_run_ahead_and_what_nobody_asked_for_is_dropped(pair):
 
     loop = Watched(runner, limits)
     ends = drive(loop, model, workload)
-    assert sum(under_way) >= 5 and under_way[-1] == 0
+    assert sum(under_way) >= 10 and under_way[-1] == 0
     for index, end in ends.items():
         assert end.tokens == alone[index].tokens[: len(end.tokens)]
     assert [ends[i].finish_reason for i in range(5)] == ["length", "stop", "cancelled", "length", "length"]
