@@ -121,8 +121,8 @@ extern "C" __global__ void __launch_bounds__(256, 1)
           for (int i = 0; i < kPassesW / kGroups; i++) {
             const int k_ahead = i * 32 / kAside;
             if (copy_k + b * kBlock + (RAGGED ? w_k + k_ahead : 0) < K)
-              copy16_async(ahead(w_slot, b * kWeights + k_ahead * kRow + g * kAside * 4),
-                           reinterpret_cast<const float*>(w_from[g] + (b * kBlock + k_ahead) * kPanel));
+              copy16_async_ahead(ahead(w_slot, b * kWeights + k_ahead * kRow + g * kAside * 4),
+                                 reinterpret_cast<const float*>(w_from[g] + (b * kBlock + k_ahead) * kPanel));
           }
         w_from[g] += STEP * kPanel;
       }

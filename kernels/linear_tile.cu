@@ -6,9 +6,10 @@
 // THREAD_N/4 quads of outputs. Stages of 16 k: weights by asynchronous copies, x through registers, since it
 // is turned k by k on the way. An accumulator sees ascending k.
 // SPLIT 0: the sums of finished blocks of 256 wait in shared memory. SPLIT 1: blockIdx.z names one block of
-// 256; partial holds M*W sums for each (tile, block), and whoever comes last at a tile adds them in order.
-// arrived [tiles] is 0 before and after. RAGGED 0 needs K a multiple of 16 and x 16-byte aligned; RAGGED 1
-// takes any. EARLY 1 loads the first factors of a stage behind the last products of the one before.
+// 256 and y is partial sums [blocks][T][N], which linear_fold adds up (bias and add are not read).
+// TURN 1 brings x through registers; TURN 0 by 4-byte copies. RAGGED 0 needs K a multiple of 16 and x 16-byte
+// aligned; RAGGED 1 takes any. EARLY 1 loads the first factors of a stage behind the last products of the one
+// before.
 // Dynamic shared memory: STAGES * 16 * (4*M + sizeof(weight)*W) bytes, and 4*M*W more where SPLIT is 0 and
 // K > 256.
 // Contract section: 6. Verdict: fastest for prefill; see linear_f32.md.
@@ -35,6 +36,9 @@
 #endif
 #ifndef EARLY
 #define EARLY 0
+#endif
+#ifndef TURN
+#define TURN 1
 #endif
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 2
@@ -73,7 +77,7 @@ struct Source {
 
 extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
     linear_tile(const float* __restrict__ x, const Weight* __restrict__ w, const float* __restrict__ bias,
-                const float* add, float* y, float4* partial, int* arrived, int T, int N, int K, int wide) {
+                const float* add, float* y, int T, int N, int K, int wide) {
   extern __shared__ float4 memory[];
   float* stages = reinterpret_cast<float*>(memory);
   float4* parked = memory + STAGES * kStage / 4;  // [i][quad][thread]
@@ -103,6 +107,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
   float* x_to = stages + 4 * x_chunk * kM + (x_row ^ 8 * x_chunk);
   constexpr int kRowFloats = kW * static_cast<int>(sizeof(Weight)) / 4;  // of weights at one k
   const SharedFloats w_to = ahead(base, kStep * kM + w_k * kRowFloats + w_group * 32 + w_piece * 4);
+#if TURN
   float held[kPiecesX][4];
   const auto fetch = [&](int k) {
 #pragma unroll
@@ -122,7 +127,22 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
 #pragma unroll
       for (int q = 0; q < 4; q++) x_to[stage * kStage + q * kM + i * kThreads / kChunks] = held[i][q];
   };
+#else
+  const SharedFloats x_at = shared_floats(x_to);
+  const auto fetch = [&](int) {};
+  const auto turn = [&](int) {};
+#endif
   const auto copy = [&](int stage, int k) {
+#if !TURN
+#pragma unroll
+    for (int i = 0; i < kPiecesX; i++) {
+#pragma unroll
+      for (int q = 0; q < 4; q++)
+        if (!RAGGED || k + 4 * x_chunk + q < last)
+          copy4_async(ahead(x_at, stage * kStage + q * kM + i * kThreads / kChunks), from.x[i] + q);
+      from.x[i] += kStep;
+    }
+#endif
 #pragma unroll
     for (int i = 0; i < kPiecesW; i++) {
       const SharedFloats to = ahead(w_to, stage * kStage + group_ahead(i) * 32 + k_ahead(i) * kRowFloats);
@@ -217,28 +237,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
     }
   }
 
-#if SPLIT
-  // Quads of a tile: [block][quad of a thread][thread].
-  constexpr int kTile = kThreadM * kQuads * kThreads;
-  const int tile = blockIdx.y * gridDim.x + blockIdx.x;
-  float4* sums = partial + static_cast<long long>(tile) * gridDim.z * kTile + t;
-#pragma unroll
-  for (int i = 0; i < kThreadM; i++)
-#pragma unroll
-    for (int g = 0; g < kQuads; g++) {
-      const float* v = sum[i] + 4 * g;
-      sums[blockIdx.z * kTile + (i * kQuads + g) * kThreads] = make_float4(v[1], v[0], v[3], v[2]);
-    }
-  __shared__ int before;
-  __threadfence();
-  __syncthreads();
-  if (t == 0) before = atomicAdd(arrived + tile, 1);
-  __syncthreads();
-  if (before + 1 < gridDim.z) return;
-  __threadfence();
-  if (t == 0) arrived[tile] = 0;
-#endif
-
 #pragma unroll
   for (int i = 0; i < kThreadM; i++) {
     const int row = m0 + row0 + i % 4 + 16 * (i / 4);
@@ -247,16 +245,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
     for (int g = 0; g < kQuads; g++) {
       float* v = sum[i] + 4 * g;
 #if SPLIT
-      float4 total = sums[(i * kQuads + g) * kThreads];
-      v[0] = total.y, v[1] = total.x, v[2] = total.w, v[3] = total.z;
-      for (int b = 1; b < gridDim.z; b++) {
-        total = sums[b * kTile + (i * kQuads + g) * kThreads];
-        v[0] = __fadd_rn(v[0], total.y), v[1] = __fadd_rn(v[1], total.x);
-        v[2] = __fadd_rn(v[2], total.w), v[3] = __fadd_rn(v[3], total.z);
-      }
-#else
-      if (parking) add_parked(v, parked[(i * kQuads + g) * kThreads + t]);
+      finish4(v, nullptr, nullptr, y + static_cast<long long>(blockIdx.z) * T * N, row, n0 + column0 + 32 * g,
+              N, wide);
+      continue;
 #endif
+      if (parking) add_parked(v, parked[(i * kQuads + g) * kThreads + t]);
       finish4(v, bias, add, y, row, n0 + column0 + 32 * g, N, wide);
     }
   }

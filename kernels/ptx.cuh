@@ -17,6 +17,7 @@ static inline SharedFloats exchanged(SharedFloats p, int place, int with) { retu
 static inline void copy16_async(SharedFloats to, const float* from) {
   *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
 }
+static inline void copy16_async_ahead(SharedFloats to, const float* from) { copy16_async(to, from); }
 static inline void copy4_async(SharedFloats to, const float* from) { *to = *from; }
 static inline void copies_commit() {}
 template <int kPending>
@@ -69,6 +70,10 @@ __device__ __forceinline__ SharedFloats exchanged(SharedFloats p, int place, int
 // 16 bytes, both addresses 16-byte aligned; past L1.
 __device__ __forceinline__ void copy16_async(SharedFloats to, const float* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(from));
+}
+// The same where a neighbour soon reads the rest of the 128 bytes: they are fetched into L2 at once.
+__device__ __forceinline__ void copy16_async_ahead(SharedFloats to, const float* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;\n" ::"r"(to), "l"(from));
 }
 // 4 bytes: a transposing copy.
 __device__ __forceinline__ void copy4_async(SharedFloats to, const float* from) {

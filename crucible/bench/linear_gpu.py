@@ -87,7 +87,7 @@ def our_calls(
         first = weights[0]
         for name in kernels:
             chosen = name or choose(device, layer.rows, first)
-            if not runs(device, KERNELS[chosen], layer.rows, first):
+            if not runs(device, KERNELS[chosen], first):
                 continue
             scratch = _Buffers(device)
 

@@ -42,10 +42,16 @@ def expect_out(name: str, out, dtype, shape: tuple[int | None, ...], inputs=(), 
         raise InputError(
             f"{name} of shape {tuple(out.shape)} is read-only; pass an array that may be written"
         )
+    if not out.size:
+        return
+    first, last = _span(out)
     for array in (*inputs, *like):
-        if array is None or not _overlap(out, array):
+        if array is None or not array.size:
             continue
-        same = (_address(array), array.strides, array.shape) == (_address(out), out.strides, out.shape)
+        start, stop = _span(array)
+        if start >= last or first >= stop:
+            continue
+        same = (start, array.strides, array.shape) == (first, out.strides, out.shape)
         if same and any(array is other for other in like):
             continue
         raise InputError(
@@ -58,12 +64,10 @@ def _address(array) -> int:
     return array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
 
 
-def _overlap(a, b) -> bool:
-    """Whether the bytes between first and last element of two arrays meet; strides are never negative."""
-    if not a.size or not b.size:
-        return False
-    spans = []
-    for array in (a, b):
-        reach = sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True))
-        spans.append((_address(array), _address(array) + reach + array.dtype.itemsize))
-    return spans[0][0] < spans[1][1] and spans[1][0] < spans[0][1]
+def _span(array) -> tuple[int, int]:
+    """Addresses of the first byte and past the last of an array that is not empty; no stride is negative."""
+    start = _address(array)
+    if array.flags.c_contiguous:
+        return start, start + array.nbytes
+    reach = sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True))
+    return start, start + reach + array.dtype.itemsize

@@ -8,6 +8,7 @@ from crucible import device as devices
 from crucible.numerics import inputs
 from crucible.numerics.bits import assert_same_bits
 from crucible.ops import pointwise, sums
+from crucible.ops.advance import decode_advance
 from crucible.ops.embedding import StoredTable, embed, gather_rows
 from crucible.ops.norm import rmsnorm
 from crucible.ops.rope_store import rope_store
@@ -58,6 +59,7 @@ def block_launches(device) -> Iterator[str]:
     yield _both(device, "tree32", sums.tree32, _made(11, 13, 32))
     for norms in (False, True):
         yield _rope_store(device, norms)
+    yield _advance(device)
 
 
 def _rope_store(device, norms: bool) -> str:
@@ -77,6 +79,19 @@ def _rope_store(device, norms: bool) -> str:
     for want, have in zip(*found, strict=True):
         assert_same_bits(want, have, "rope_store")
     return "rope_store with head norms" if norms else "rope_store"
+
+
+def _advance(device) -> str:
+    made = [inputs.bits(64, i, n).astype(np.int32) for i, n in enumerate((5, 5, 5, 20, 5, 60, 1200))]
+    found = []
+    for d in (devices.get("cpu"), device):
+        token, ids, positions, desc, draw, *items = (d.upload(a.copy()) for a in made)
+        items = [array.reshape(-1, 4) for array in items]
+        decode_advance(d, token, ids, positions, desc.reshape(-1, 4), draw.view(np.uint32), items)
+        found.append([d.download(a).view(np.float32) for a in (ids, positions, desc, draw, *items)])
+    for want, have in zip(*found, strict=True):
+        assert_same_bits(want, have, "decode_advance", allow_nan=True, allow_zero=True)
+    return "decode_advance"
 
 
 def sampling_launches(device) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from crucible.errors import InputError
-from crucible.linear.gpu_f32 import MOST_SPLIT_TILES, Rows, Tile
+from crucible.linear.gpu_f32 import Rows, Tile
 
 TABLE = Path(__file__).with_name("dispatch_f32.json")
 FORMAT = "crucible-linear-dispatch"
@@ -86,16 +86,12 @@ def ranking(T: int, N: int, K: int, storage: str, table: Table | None = None) ->
 _here = functools.lru_cache(maxsize=4096)(ranking)
 
 
-def runs(device, build: Tile | Rows | None, rows: int, weight) -> bool:
-    """Whether a build's shared memory and counters suffice for `rows` rows through a layer."""
-    if build is None:
-        return True
-    if isinstance(build, Tile) and build.split and build.tiles(rows, weight.n) > MOST_SPLIT_TILES:
-        return False
-    return build.shared(weight.k, weight.storage) <= device.shared_limit
+def runs(device, build: Tile | Rows | None, weight) -> bool:
+    """Whether a device has the shared memory for a build and a layer."""
+    return build is None or build.shared(weight.k, weight.storage) <= device.shared_limit
 
 
 def choose(device, rows: int, weight) -> str:
     """The name of the kernel for `rows` rows through a layer; reads extents only."""
     ranked = _here(rows, weight.n, weight.k, weight.storage)
-    return next(name for name in ranked if runs(device, KERNELS[name], rows, weight))
+    return next(name for name in ranked if runs(device, KERNELS[name], weight))

@@ -15,7 +15,6 @@ _PANEL = 8
 _BLOCK = 256
 _MOST_BLOCKS = 1 << 16  # blocks of the kernels that stride over their grid
 _STEP = 16  # k of a stage of kernels/linear_tile.cu
-MOST_SPLIT_TILES = 1 << 16  # tiles of a split launch; more need no split to fill a device
 _RESERVED = 1024  # bytes of shared memory that the driver takes from each block
 _OF_SIMT = 6, 228 << 10  # a small machine, so that blocks take several tiles there too
 
@@ -31,15 +30,12 @@ class Tile:
     split: int = 0
     min_blocks: int = 2
     early: int = 0
+    turn: int = 1
 
     @property
     def extent(self) -> tuple[int, int]:
         """Rows and outputs of a block."""
         return 32 * self.warps_m, 8 * self.thread_n * self.warps_n
-
-    def tiles(self, rows: int, n: int) -> int:
-        """Tiles of a layer of N outputs."""
-        return -(-rows // self.extent[0]) * -(-n // self.extent[1])
 
     def shared(self, k: int, storage: str) -> int:
         """Dynamic shared memory in bytes."""
@@ -86,7 +82,6 @@ def pack_rows(device, rows, storage: str, n: int, k: int) -> tuple[object, str]:
     storages widen to f32, with the roundings of contract section 7.
     """
     kept = storage if storage in STORAGE_CODE else "f32"
-    _arrivals(device, 1)  # made here, since no memory may be zeroed within a capture
     packed = device.empty((-(-n // _PANEL), k, _PANEL), _DTYPE[kept])
     kernel = device.kernel("linear_pack", SOURCE=_SOURCES[storage], STORAGE=STORAGE_CODE[kept])
     sizes = (np.int32(n), np.int32(k), np.int64(rows.shape[1]))
@@ -149,31 +144,20 @@ def _tile(device, build: Tile, x, weight, out, scratch, add) -> None:
     kernel = _kernel(device, build, weight.storage, ragged)
     wide = int(N % 4 == 0 and all(a is None or _address(a) % 16 == 0 for a in (weight.bias, add, out)))
     grid = (-(-T // rows), -(-N // outputs), _blocks(K) if build.split else 1)
-    partial = arrived = None
+    y = out
     if build.split:
-        tiles = grid[0] * grid[1]
-        shape = (tiles, grid[2], rows * outputs)
-        partial = device.empty(shape) if scratch is None else scratch.take("linear_partials", shape)
-        arrived = _arrivals(device, tiles)
-    arrays = (x, weight.packed, weight.bias, add, out, partial, arrived)
+        shape = (grid[2], T, N)
+        y = device.empty(shape) if scratch is None else scratch.take("linear_partials", shape)
     kernel.launch(
         grid,
         32 * build.warps_m * build.warps_n,
-        (*arrays, *_extents(x, weight), np.int32(wide)),
+        (x, weight.packed, weight.bias, add, y, *_extents(x, weight), np.int32(wide)),
         shared=build.shared(K, weight.storage),
     )
-
-
-_arrived: dict[int, object] = {}
-
-
-def _arrivals(device, tiles: int):
-    """Zeros that a split launch counts in and leaves zero; launches on different streams must not meet."""
-    if device.name != "cuda":
-        return device.zeros(tiles, np.int32)
-    if id(device) not in _arrived:
-        _arrived[id(device)] = device.zeros(MOST_SPLIT_TILES, np.int32)
-    return _arrived[id(device)]
+    if build.split:
+        args = (y, weight.bias, add, out, np.int32(T), np.int32(N), np.int32(grid[2]))
+        blocks = min(-(-T * N // (1024 if wide else 256)), _MOST_BLOCKS)
+        device.kernel("linear_fold", WIDE=wide).launch(blocks, 256, args)
 
 
 def _rows(device, build: Rows, x, weight, out, add) -> None:

@@ -30,6 +30,7 @@ from crucible.model.topology import (
     topology,
 )
 from crucible.model.weights import Weights
+from crucible.ops.advance import decode_advance
 from crucible.sampling.rows import SampleBatch, Sampled, sample_rows
 
 _CHOSEN = 512  # remembered choices of attention
@@ -200,7 +201,9 @@ class PackedRunner:
                 batch = SampleBatch(**{name: views[name] for name, _ in _SAMPLE_FIELDS})
                 sample_rows(device, logits, batch, scratch, sampled[0])
             if made.advance:
-                _advance(device, made, chosen, views, sampled[0].token)
+                state = (views[name] for name in ("ids", "positions", "desc", "draw"))
+                items = [views[key] for key, _ in chosen.items]
+                decode_advance(device, sampled[0].token, *state, items)
             mark("end")
 
         graph = None
@@ -232,15 +235,6 @@ class PackedRunner:
         self.device.copy_out(host, block)
         self.device.event().wait()
         return layout.views(host)
-
-
-def _advance(device, made: Topology, chosen: Chosen, views: Mapping, token: Any) -> None:
-    """Turn the block of a decode step into the next step's."""
-    state = (*(views[name] for name in ("ids", "positions", "desc", "draw")),)
-    for i, (key, count) in enumerate(chosen.items or ((None, 0),)):
-        rows = 0 if i else made.rows
-        args = (token, *state, np.int32(rows), views.get(key), np.int32(count))
-        device.kernel("decode_advance").launch(-(-max(rows, count) // 256), 256, args)
 
 
 def layout_of(made: Topology, chosen: Chosen) -> Layout:
