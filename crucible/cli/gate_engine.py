@@ -33,7 +33,7 @@ def engine(
 
     from crucible.cli.generate import load_model
     from crucible.gates import engine_record as record
-    from crucible.gates.engine import EngineGate
+    from crucible.gates.engine import EngineGate, Judge
     from crucible.gates.engine_controls import CONTROLS, Control
     from crucible.gates.engine_controls import controls as wrong_engines
     from crucible.gates.engine_workloads import small, workloads
@@ -49,7 +49,8 @@ def engine(
             found = small(found, _SMALL) if quick else found
             on_cpu = loaded.device.name == "cpu"
             how = ((None, False),) if on_cpu else ((True, False), (False, False), (True, True))
-            gates += [EngineGate(loaded, found, *each) for each in how]
+            judge = Judge(loaded)
+            gates += [EngineGate(loaded, found, *each, judge) for each in how]
     caught: list[Control] = []
     interrupted = False
     total = sum(len(gate.workloads) for gate in gates) + len(CONTROLS) * controls

@@ -153,12 +153,14 @@ class EngineGate:
 
     recorded None alternates between replayed recordings and single calls from run to run. `ahead` asks for
     no digests of logits, so that on cuda and simt decode steps start before the last one's tokens are read.
+    Gates of one model may share a `judge`, which remembers what it ran.
     """
 
     model: Model
     workloads: Sequence[Workload]
     recorded: bool | None = None
     ahead: bool = False
+    judge: Judge | None = None
     tallies: dict[str, Tally] = field(default_factory=dict)
     counters: Counter = field(default_factory=Counter)
     runs: int = 0
@@ -166,7 +168,7 @@ class EngineGate:
 
     def steps(self) -> Iterator[str]:
         """Run a workload, yield its name; the tallies grow."""
-        judge = Judge(self.model)
+        judge = self.judge or Judge(self.model)
         for number, workload in enumerate(self.workloads):
             if self.ahead:
                 quiet = tuple(replace(request, digests=False) for request in workload.requests)
