@@ -33,7 +33,7 @@ def engine(
 
     from crucible.cli.generate import load_model
     from crucible.gates import engine_record as record
-    from crucible.gates.engine import EngineGate
+    from crucible.gates.engine import EngineGate, Judge
     from crucible.gates.engine_controls import CONTROLS, Control
     from crucible.gates.engine_controls import controls as wrong_engines
     from crucible.gates.engine_workloads import small, workloads
@@ -43,12 +43,14 @@ def engine(
     gates = [EngineGate(tiny, all_tiny)] if quick and not model else []
     names = model or (["smollm2"] if quick else ["synthetic-12x768"])
     for name in names:
-        for each in mode or (["int8"] if quick else ["f32", "int8"]):
-            loaded = load_model(name, device, each)
+        for way in mode or (["int8"] if quick else ["f32", "int8"]):
+            loaded = load_model(name, device, way)
             found = workloads(loaded.config, seed)
             found = small(found, _SMALL) if quick else found
-            how = (None,) if loaded.device.name == "cpu" else (True, False)
-            gates += [EngineGate(loaded, found, recorded) for recorded in how]
+            on_cpu = loaded.device.name == "cpu"
+            how = ((None, False),) if on_cpu else ((True, False), (False, False), (True, True))
+            judge = Judge(loaded)
+            gates += [EngineGate(loaded, found, *each, judge) for each in how]
     caught: list[Control] = []
     interrupted = False
     total = sum(len(gate.workloads) for gate in gates) + len(CONTROLS) * controls

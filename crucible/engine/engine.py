@@ -1,6 +1,7 @@
 """The engine: a thread that runs the loop, and the ways to give it requests and read what they return."""
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -129,15 +130,12 @@ class Engine:
         All are checked before the first runs. A request that fails by itself lets the others finish;
         then RequestError is raised with their `results`. Ctrl-C cancels what is left.
         """
-        from tqdm import tqdm
-
         checked = [self.check(request, **changes) for request in requests]
         handles: list[Handle] = []
         results: list[Result | None] = []
         failed: RequestError | None = None
-        bar = tqdm(total=len(checked), unit="request", disable=None if progress else True, leave=False)
         try:
-            with bar:
+            with _bar(len(checked), progress) as bar:
                 for request in checked:
                     handles.append(self._submit(request, wait=True))
                 for handle in handles:
@@ -146,7 +144,8 @@ class Engine:
                     except RequestError as error:
                         failed = failed or error
                         results.append(None)
-                    bar.update()
+                    if bar is not None:
+                        bar.update()
         except BaseException:
             for handle in handles:
                 handle.cancel()
@@ -224,6 +223,7 @@ class Engine:
         try:
             while self._boundary():
                 self._hand_out(self._loop.step())
+            self._loop.runner.settle()
         except BaseException as error:
             # A step that raised is in doubt: nothing of it goes out and nothing runs after it.
             self._stop(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
@@ -288,6 +288,15 @@ class Engine:
             self._inbox.clear()
             self._news.notify_all()
         _wake(loops)
+
+
+def _bar(total: int, shown: bool):
+    """A progress bar on a terminal, or a context of None."""
+    if not shown:
+        return contextlib.nullcontext()
+    from tqdm import tqdm
+
+    return tqdm(total=total, unit="request", disable=None, leave=False)
 
 
 def _wake(loops: dict[asyncio.AbstractEventLoop, list[asyncio.Event]]) -> None:

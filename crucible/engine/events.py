@@ -68,8 +68,8 @@ class Result:
     """A request's end; all but `id` and the last three fields depend on the request alone.
 
     finish_reason: stop (a stop token or string, named by `stopped_by`), length or cancelled. `tokens`
-    keeps the stop token, `text` ends before a stop string. logits_digests and the digests of the final
-    K and V are None unless asked for, logprobs too. cached_rows: prompt rows that the prefix cache saved.
+    keeps the stop token, `text` ends before a stop string. logits_digests, the digests of the final
+    K and V and logprobs are None unless asked for. cached_rows: prompt rows that the prefix cache saved.
     """
 
     id: int = field(compare=False)

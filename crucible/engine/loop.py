@@ -61,6 +61,8 @@ class Loop:
             outcomes = self.runner.run(parts)
             after = time.perf_counter()
             self._commit(jobs, parts, outcomes)
+            if not self.running:
+                self.runner.settle()
             self._note(todo, began, after - before)
         return self._take_events()
 
@@ -163,7 +165,8 @@ class Loop:
     @staticmethod
     def _decode(job: Job) -> Part:
         known, stored = job.known, job.stored
-        return Part(job.slot, stored, (known[stored],), job.sampling())
+        final = len(known) + 1 == job.prompt_rows + job.request.max_tokens
+        return Part(job.slot, stored, (known[stored],), job.sampling(), final)
 
     @staticmethod
     def _chunk(job: Job, chunk: Chunk) -> Part:
@@ -196,7 +199,7 @@ class Loop:
             events.append((job, event))
             if reason is not None:
                 kv = (None, None)
-                if job.request.digests:
+                if job.request.kv_digests:
                     kv = self.runner.kv_digests(job.slot, job.stored)
                 self.totals.finished += 1
                 self._end(job, job.result(reason, by, kv))

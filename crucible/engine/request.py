@@ -22,8 +22,8 @@ class Request:
 
     temperature 0 is greedy; `seed` None is drawn and reported; `stop` are token ids and `stop_strings`
     texts that end it, beside the model's own end tokens unless `ignore_eos`; `logprobs` n reports the
-    chosen token's and the n likeliest tokens' log-probabilities; `digests` those of each step's logits
-    and of the final K and V.
+    chosen token's and the n likeliest tokens' log-probabilities; `digests` those of each step's logits,
+    `kv_digests` those of the final K and V.
     """
 
     prompt: str | Sequence[int]
@@ -38,6 +38,7 @@ class Request:
     ignore_eos: bool = False
     logprobs: int | None = None
     digests: bool = False
+    kv_digests: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Checked:
     stop_strings: tuple[str, ...]
     logprobs: int | None
     digests: bool
+    kv_digests: bool = False
 
 
 def as_request(request: "Request | str | Sequence[int]", changes: dict) -> Request:
@@ -67,7 +69,7 @@ def as_request(request: "Request | str | Sequence[int]", changes: dict) -> Reque
 
 def check(model: Model, request: Request, limits: Limits) -> Checked:
     """The request with its text encoded and its seed drawn; InputError for the first rule it breaks."""
-    for name in ("ignore_eos", "digests"):
+    for name in ("ignore_eos", "digests", "kv_digests"):
         if not isinstance(getattr(request, name), bool):
             raise InputError(f"{name} {getattr(request, name)!r} must be True or False")
     options = Options(
@@ -92,7 +94,16 @@ def check(model: Model, request: Request, limits: Limits) -> Checked:
             f"{PAGE_SIZE}, the engine has {limits.pages}; shorten the request or give the engine more pages"
         )
     ends = {*request.stop, *(() if request.ignore_eos else model.eos_ids)}
-    return Checked(ids, params, max_tokens, frozenset(map(int, ends)), strings, logprobs, request.digests)
+    return Checked(
+        ids,
+        params,
+        max_tokens,
+        frozenset(map(int, ends)),
+        strings,
+        logprobs,
+        request.digests,
+        request.kv_digests,
+    )
 
 
 def _stop_strings(strings) -> tuple[str, ...]:

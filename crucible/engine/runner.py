@@ -10,6 +10,7 @@ import numpy as np
 from crucible import device as devices
 from crucible.attention.variants import AUTO, VARIANTS, default
 from crucible.device.cpu import default_threads
+from crucible.engine.ahead import Ahead, Row
 from crucible.engine.events import Logprobs, TopLogprob
 from crucible.errors import InputError, UnsupportedError
 from crucible.kv.slices import Slice
@@ -34,12 +35,16 @@ class Sampling(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Rows of one request: the tokens at positions start on; `sampling` None where no token comes of them."""
+    """Rows of one request: the tokens at positions start on; `sampling` None where no token comes of them.
+
+    `final`: the request ends with this token, whatever it is.
+    """
 
     slot: int
     start: int
     ids: Sequence[int]
     sampling: Sampling | None
+    final: bool = False
 
 
 class Outcome(NamedTuple):
@@ -82,6 +87,9 @@ class Runner(Protocol):
     def kv_digests(self, slot: int, length: int) -> tuple[str, str]:
         """Digests of K and V of positions 0..length-1 (contract section 9)."""
 
+    def settle(self) -> None:
+        """Nothing runs any more: wait for whatever is under way."""
+
 
 class ModelRunner:
     """A Runner over a model's transformer and one paged cache of `pages` pages for `slots` requests.
@@ -108,6 +116,9 @@ class ModelRunner:
         self._stride = self.cache.tables.array.shape[1]
         self._shared = slots  # owner of pages that nobody may write: the number of no table
         self._host = devices.get("cpu")
+        self._ahead: Ahead | None = None
+        if model.device.name != "cpu" and recorded:
+            self._ahead = Ahead(model.transformer, self.cache, self.variant)
         self._threads = ThreadPoolExecutor(default_threads(), "crucible-sample")
         self.namespace = (
             int(CONTRACT_VERSION),
@@ -143,6 +154,28 @@ class ModelRunner:
             pool[target] = pool[source]
 
     def run(self, parts: Sequence[Part]) -> list[Outcome]:
+        if self._ahead is None:
+            return self._pass(parts)
+        # Decode rows come first; they may be under way, and the rest then runs by itself.
+        rows = []
+        for part in parts:
+            if len(part.ids) > 1 or part.sampling is None or _looks(part.sampling):
+                break
+            sampling = part.sampling
+            rows.append(Row(part.slot, part.start, part.ids[0], sampling.draw, sampling.params))
+        rest = parts[len(rows) :]
+        if not rows or (rest and not self._ahead.covers(rows)):
+            self._ahead.drain()
+            return self._pass(parts)
+        go_on = not rest and not all(part.final for part in parts)
+        try:
+            samples = self._ahead.run(rows, go_on)
+        except InputError:
+            return self._pass(parts)
+        return [Outcome(s.token, s.kept) for s in samples] + (self._pass(rest) if rest else [])
+
+    def _pass(self, parts: Sequence[Part]) -> list[Outcome]:
+        """All rows in one pass."""
         ids = [token for part in parts for token in part.ids]
         slices = [Slice(part.slot, part.start, len(part.ids)) for part in parts]
         wanted = [part.sampling for part in parts if part.sampling is not None]
@@ -153,6 +186,10 @@ class ModelRunner:
         if self.model.device.name == "cpu":
             return self._on_host(ids, slices, rows, wanted)
         return self._on_device(ids, slices, rows, wanted)
+
+    def settle(self) -> None:
+        if self._ahead is not None:
+            self._ahead.drain()
 
     def kv_digests(self, slot: int, length: int) -> tuple[str, str]:
         k, v = self.cache.read(slot, length)

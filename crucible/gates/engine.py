@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from crucible.engine.events import RequestError, Result
 from crucible.engine.job import Job
@@ -47,6 +47,7 @@ class Judge:
 
     def __call__(self, request: Request) -> Generation:
         """The request's generation with digests."""
+        request = replace(request, digests=True)  # the judge has them in any case
         if request not in self._known:
             self._known[request] = generate(
                 self.model,
@@ -95,9 +96,8 @@ def compare(workload: Workload, ends: dict[int, Result | RequestError], judge: J
             continue
         made = len(end.tokens)
         pairs = [("token", *pair) for pair in zip(end.tokens, alone.tokens, strict=False)]
-        pairs += [
-            ("logits digest", *pair) for pair in zip(end.logits_digests, alone.logits_digests, strict=False)
-        ]
+        marks = zip(end.logits_digests or (), alone.logits_digests, strict=False)
+        pairs += [("logits digest", *pair) for pair in marks]
         if end.finish_reason == "cancelled":
             tally.cancelled += 1
         else:
@@ -151,12 +151,16 @@ def run(
 class EngineGate:
     """All workloads of one model; `steps` runs them one by one, `recorded` says how decode passes run.
 
-    recorded None alternates between replayed recordings and single calls from run to run.
+    recorded None alternates between replayed recordings and single calls from run to run. `ahead` asks for
+    no digests of logits, so that on cuda and simt decode steps start before the last one's tokens are read.
+    Gates of one model may share a `judge`, which remembers what it ran.
     """
 
     model: Model
     workloads: Sequence[Workload]
     recorded: bool | None = None
+    ahead: bool = False
+    judge: Judge | None = None
     tallies: dict[str, Tally] = field(default_factory=dict)
     counters: Counter = field(default_factory=Counter)
     runs: int = 0
@@ -164,8 +168,11 @@ class EngineGate:
 
     def steps(self) -> Iterator[str]:
         """Run a workload, yield its name; the tallies grow."""
-        judge = Judge(self.model)
+        judge = self.judge or Judge(self.model)
         for number, workload in enumerate(self.workloads):
+            if self.ahead:
+                quiet = tuple(replace(request, digests=False) for request in workload.requests)
+                workload = replace(workload, requests=quiet)
             recorded = self.recorded if self.recorded is not None else number % 2 == 0
             tally, stats = run(self.model, workload, judge, recorded)
             self.tallies.setdefault(workload.kind, Tally()).add(tally)

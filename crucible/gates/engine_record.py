@@ -71,7 +71,9 @@ def _of(gate: EngineGate, seed: int) -> Record:
     return Record(
         kind=f"{KIND}: {label(gate)}",
         claim=CLAIM,
-        compared="tokens, random state, logits digest of every step, final K and V digests, text, end",
+        compared="tokens, random state, "
+        + "logits digest of every step, " * (not gate.ahead)
+        + "final K and V digests, text, end",
         verdict="fail" if bad else ("pass" if gate.finished else "measured"),
         elements=total.compared,
         finite=total.compared,
@@ -86,7 +88,7 @@ def _of(gate: EngineGate, seed: int) -> Record:
 
 def label(gate: EngineGate) -> str:
     """Model, mode and device of a gate, and how its decode passes ran where that was fixed."""
-    how = {None: "", True: ", recorded", False: ", call by call"}[gate.recorded]
+    how = {None: "", True: ", recorded", False: ", call by call"}[gate.recorded] + ", ahead" * gate.ahead
     return f"{gate.model.name} {gate.model.mode} on {gate.model.device.name}{how}"
 
 

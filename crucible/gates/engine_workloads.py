@@ -79,6 +79,7 @@ def _request(r: random.Random, prompt: list[int], tokens: int) -> Request:
         sampler=r.choice(("inverse-cdf", "gumbel-id")),
         ignore_eos=True,
         digests=True,
+        kv_digests=True,
     )
 
 

@@ -96,7 +96,7 @@ class Decoding:
 
     def _continues(self) -> bool:
         """Whether the block on the device is right for the next step."""
-        if self._entry is None or max(self._position) >= self._room:
+        if self._entry is None or any(p >= end for p, end in zip(self._position, self._room, strict=True)):
             return False
         return all(p % PAGE_SIZE for p in self._position) or np.array_equal(self._tables, self._tables_now())
 
@@ -121,9 +121,9 @@ class Decoding:
         if self._entry is not None:
             self._tables = self._tables_now()
             reserved = (self._tables >= 0).sum(axis=1) * PAGE_SIZE
-            # Beyond the shortest reservation or the bucket the host looks again.
+            # Where a request's reservation or the bucket ends, the host looks again.
             bucket = ran.entry.views["tables"].shape[1] * PAGE_SIZE
-            self._room = min(int(reserved.min()), bucket, transformer.config.context)
+            self._room = np.minimum(reserved, min(bucket, transformer.config.context)).tolist()
 
     def _fetch(self, block: Any) -> None:
         device, nbytes = self._transformer.device, self._layout.nbytes

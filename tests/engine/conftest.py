@@ -111,6 +111,9 @@ class Ledger:
             assert entry == (position, entry[1], history), "a page of another text"
         return history
 
+    def settle(self):
+        assert not self.tables, "something runs"
+
     def kv_digests(self, slot, length):
         return "k", self._history(self.tables[slot][0], length).hex()
 
@@ -127,7 +130,9 @@ def make_job():
 
     def make(id, prompt, max_tokens, seed=None, stop_tokens=(), stop_strings=()):
         params = SamplingParams(1.0, seed=id if seed is None else seed)
-        request = Checked(prompt, params, max_tokens, frozenset(stop_tokens), tuple(stop_strings), None, True)
+        request = Checked(
+            prompt, params, max_tokens, frozenset(stop_tokens), tuple(stop_strings), None, True, True
+        )
         return Job(id, request, StreamDecoder(ByteTokenizer(300)))
 
     return make

@@ -1,14 +1,19 @@
 """The engine where the CUDA sources run: the bits of a request alone on the cpu, by graphs and without."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from crucible import device as devices
 from crucible.engine.engine import Engine
 from crucible.engine.events import RequestError
+from crucible.engine.loop import Loop
 from crucible.engine.request import Request
 from crucible.engine.runner import ModelRunner
 from crucible.engine.scheduler import Limits
+from crucible.gates.engine import drive
+from crucible.gates.engine_workloads import Workload
 from crucible.model import synthetic
 from crucible.model.generate import generate
 from crucible.model.model import Model
@@ -26,8 +31,16 @@ def pair(request, make_model) -> tuple[Model, Model]:
 
 
 WORK = [
-    Request((7, 8, 9), max_tokens=3, ignore_eos=True, digests=True),
-    Request(tuple(range(18)), max_tokens=3, temperature=1.0, seed=4, ignore_eos=True, digests=True),
+    Request((7, 8, 9), max_tokens=3, ignore_eos=True, digests=True, kv_digests=True),
+    Request(
+        tuple(range(18)),
+        max_tokens=3,
+        temperature=1.0,
+        seed=4,
+        ignore_eos=True,
+        digests=True,
+        kv_digests=True,
+    ),
     Request((*range(10), 5, 6), max_tokens=2, temperature=1.3, seed=5, sampler="gumbel-id", top_k=9),
 ]
 
@@ -80,3 +93,43 @@ def test_logits_that_one_row_may_not_have_end_that_request_only(pair):
         engine.generate(work)
     good, bad = failed.value.results
     assert bad is None and len(good.tokens) == 3
+
+
+def test_steps_run_ahead_and_what_nobody_asked_for_is_dropped(pair):
+    """Requests end at different times, one by a stop token, one is cancelled, one comes late."""
+    model, judge = pair
+    texts = [(1, 2, 3), (4, 5, 6, 7), (8, 9), tuple(range(20)), (1, 2, 9)]
+    work = [
+        Request(
+            text, max_tokens=22 + 2 * index, temperature=1.2, seed=index, ignore_eos=True, kv_digests=True
+        )
+        for index, text in enumerate(texts)
+    ]
+    alone = [
+        generate(judge, q.prompt, max_tokens=q.max_tokens, temperature=1.2, seed=q.seed, ignore_eos=True)
+        for q in work
+    ]
+    stop = next(token for token in alone[1].tokens[12:] if token not in alone[1].tokens[:12])
+    work[1] = dataclasses.replace(work[1], stop=(stop,))
+    limits = Limits(pages=24, decode_batch=5)
+    runner = ModelRunner(model, 24, 5, page_seed=1)
+    workload = Workload("ahead", tuple(work), limits, (0, 0, 0, 0, 7), {2: 9})
+    under_way = []
+
+    class Watched(Loop):
+        def step(self):
+            events = super().step()
+            decoding = runner._ahead._decoding
+            under_way.append(0 if decoding is None else decoding.pending)
+            return events
+
+    loop = Watched(runner, limits)
+    ends = drive(loop, model, workload)
+    assert sum(under_way) >= 10 and under_way[-1] == 0
+    for index, end in ends.items():
+        assert end.tokens == alone[index].tokens[: len(end.tokens)]
+    assert [ends[i].finish_reason for i in range(5)] == ["length", "stop", "cancelled", "length", "length"]
+    assert ends[1].tokens[-1] == stop and runner._ahead.narrowed >= 1
+    for index in (0, 3, 4):
+        assert len(ends[index].tokens) == work[index].max_tokens
+        assert (ends[index].k_digest, ends[index].v_digest) == (alone[index].k_digest, alone[index].v_digest)

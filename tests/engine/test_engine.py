@@ -66,6 +66,7 @@ def requests(seed: int, count: int = 12, most: int = 30) -> list[Request]:
                 sampler=r.choice(["inverse-cdf", "gumbel-id"]),
                 ignore_eos=True,
                 digests=True,
+                kv_digests=True,
             )
         )
     return made
@@ -107,7 +108,9 @@ def test_the_order_of_a_batch_changes_no_result(model):
 def test_asking_for_logprobs_or_digests_changes_no_token(model):
     plain = Request("tell me", max_tokens=20, temperature=1.2, seed=9, ignore_eos=True)
     with Engine(model, Limits(pages=64)) as engine:
-        bare, full = engine.generate([plain, Request(**{**vars(plain), "logprobs": 5, "digests": True})])
+        bare, full = engine.generate(
+            [plain, Request(**{**vars(plain), "logprobs": 5, "digests": True, "kv_digests": True})]
+        )
     assert bare.tokens == full.tokens and bare.logprobs is None and bare.logits_digests is None
 
 
@@ -170,7 +173,9 @@ def test_stop_strings_end_the_text_across_token_borders(model):
 
 def test_a_stop_token_ends_the_text_and_is_kept_in_the_tokens(model):
     free = solo(model, Request("stop", max_tokens=12, ignore_eos=True))
-    request = Request("stop", max_tokens=12, ignore_eos=True, stop=(free.tokens[5],), digests=True)
+    request = Request(
+        "stop", max_tokens=12, ignore_eos=True, stop=(free.tokens[5],), digests=True, kv_digests=True
+    )
     with Engine(model, Limits(pages=64)) as engine:
         result = engine.submit(request).result(WAIT)
     same(result, solo(model, request))

@@ -115,6 +115,8 @@ def test_a_hit_ends_in_the_middle_of_a_chunk(ledger, make_job, expected):
     loop.submit(make_job(0, [1] * 32, 1))
     drain(loop)
     loop.submit(make_job(1, [*[1] * 30, *[2] * 40], 2))
+    loop.step()
+    assert loop.pool.used == len(loop.pool.pages_of(1))  # the copied page is held no longer
     (*_, (job, result)) = drain(loop)
     # 16 rows by a whole page, 14 by a copy; chunks of the cap go on from there.
     assert [(p.start, len(p.ids)) for step in runner.steps[2:] for p in step] == [(30, 24), (54, 16), (70, 1)]
@@ -150,8 +152,9 @@ def test_eviction_under_pressure_does_not_touch_a_hit(ledger, make_job, expected
         assert results[id].tokens == expected(text, make_job(id, text, 20).request.params, 20)
 
 
-def test_the_youngest_is_preempted_and_resumes_as_if_nothing_had_happened(ledger, make_job, expected):
-    loop = Loop(ledger(6), Limits(pages=6), share=False)
+@pytest.mark.parametrize("budget", [1024, 16, 3])
+def test_the_youngest_is_preempted_and_resumes_as_if_nothing_had_happened(ledger, make_job, expected, budget):
+    loop = Loop(ledger(6), Limits(pages=6, prefill_budget=budget), share=False)
     jobs = [make_job(id, [id + 1] * 20, 50) for id in range(2)]
     for job in jobs:
         loop.submit(job)
@@ -181,6 +184,23 @@ def test_a_cancelled_request_returns_its_pages_before_the_next_step(ledger, make
     loop.submit(make_job(1, [3] * 128, 1))  # needs all eight pages, at once
     assert isinstance(drain(loop)[-1][1], Result)
     assert loop.cancel([0, 1, 77]) == []
+
+
+def test_a_newcomer_does_not_evict_what_the_next_one_is_about_to_hit(ledger, make_job, expected):
+    loop = Loop(ledger(8), Limits(pages=8))
+    for id, text in enumerate(([1] * 64, [2] * 48)):
+        loop.submit(make_job(id, text, 1))
+        drain(loop)
+    assert (loop.pool.free, loop.pool.cached) == (1, 7)
+    texts = {2: [9] * 64, 3: [*[1] * 32, 5]}  # the first takes four pages, the oldest of those cached
+    for id, text in texts.items():
+        loop.submit(make_job(id, text, 3))
+    events = loop.step()
+    loop.pool.check()
+    results = {job.id: event for job, event in events + drain(loop) if isinstance(event, Result)}
+    assert results[3].cached_rows == 32 and loop.pool.evictions >= 3
+    for id, text in texts.items():
+        assert results[id].tokens == expected(text, make_job(id, text, 3).request.params, 3)
 
 
 def test_cached_pages_are_reused_while_their_text_is_away(ledger, make_job, expected):
