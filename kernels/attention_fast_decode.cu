@@ -24,7 +24,7 @@ constexpr int kThreads = 256, kCopyWarp = 4;  // first of the warps that bring V
 constexpr int kTile = 64, kStages = 6, kTileFloats = kTile * 32, kPages = kTile / kPage;
 constexpr int kHeld = 4;  // float4 of scores that a lane holds
 constexpr int kSpan = 2 * kHeld * 128;
-constexpr int kAhead = 16;  // keys in registers ahead of the chain
+constexpr int kAhead = 16, kGroups = kAhead / 4;  // keys in registers ahead of the chain
 static_assert(DISTS <= 16, "a warp has two distributions");
 static_assert((kStages - 1) * kPages <= 32, "a lane knows a page");
 
@@ -135,15 +135,24 @@ extern "C" __global__ void __launch_bounds__(256, 3)
   const float* w_row = weights + min(dist, DISTS - 1) * row_floats;
   float2 acc = make_float2(0.0f, 0.0f), x[kAhead];
   float4 w[kAhead / 4];
-  // Four keys into registers, whose last use is behind.
+  // A group is four keys. Sixteen keys are in registers ahead of the chain, and a whole tile is one straight
+  // line: over the back edge of a loop the compiler waits for every load at once.
   auto load = [&](int g, const float* from, int j) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) x[g * 4 + i] = *reinterpret_cast<const float2*>(from + (g * 4 + i) * 32);
-    w[g] = load4(w_row + j + g * 4);
+    for (int i = 0; i < 4; i++)
+      x[g % kGroups * 4 + i] = *reinterpret_cast<const float2*>(from + (g * 4 + i) * 32);
+    w[g % kGroups] = load4(w_row + j + g * 4);
   };
   auto step = [&](float weight, const float2& value) {
     acc.x = __fmaf_rn(weight, value.x, acc.x);
     acc.y = __fmaf_rn(weight, value.y, acc.y);
+  };
+  auto chain_group = [&](int g, int left) {
+    const int at = g % kGroups;
+    if (left > 0) step(w[at].x, x[at * 4]);
+    if (left > 1) step(w[at].y, x[at * 4 + 1]);
+    if (left > 2) step(w[at].z, x[at * 4 + 2]);
+    if (left > 3) step(w[at].w, x[at * 4 + 3]);
   };
   int place = 0;
 #pragma unroll 1
@@ -163,31 +172,22 @@ extern "C" __global__ void __launch_bounds__(256, 3)
       }
     }
     if (chains) {
-      const float* here = v + place * kTileFloats;
+      const float *here = v + place * kTileFloats, *after = v + next * kTileFloats - kTileFloats;
+      const int base = tile * kTile;
       if (tile == 0)
 #pragma unroll
-        for (int g = 0; g < kAhead / 4; g++) load(g, here, 0);
-#pragma unroll 1
-      for (int j = 0; j < kTile; j += kAhead) {
-        const int base = tile * kTile + j;
-        const float* from = j + kAhead < kTile ? here + (j + kAhead) * 32 : v + next * kTileFloats;
-        if (base + kAhead <= item.length) {
+        for (int g = 0; g < kGroups; g++) load(g, here, base);
+      if (base + kTile <= item.length) {
 #pragma unroll
-          for (int g = 0; g < kAhead / 4; g++) {
-            step(w[g].x, x[g * 4]), step(w[g].y, x[g * 4 + 1]);
-            step(w[g].z, x[g * 4 + 2]), step(w[g].w, x[g * 4 + 3]);
-            load(g, from, base + kAhead);
-          }
-        } else {
+        for (int g = 0; g < kTile / 4; g++) {
+          chain_group(g, 4);
+          load(g + kGroups, g + kGroups < kTile / 4 ? here : after, base);
+        }
+      } else {
 #pragma unroll
-          for (int g = 0; g < kAhead / 4; g++) {
-            const int left = L - base - g * 4;
-            if (left > 0) step(w[g].x, x[g * 4]);
-            if (left > 1) step(w[g].y, x[g * 4 + 1]);
-            if (left > 2) step(w[g].z, x[g * 4 + 2]);
-            if (left > 3) step(w[g].w, x[g * 4 + 3]);
-            load(g, from, base + kAhead);
-          }
+        for (int g = 0; g < kTile / 4; g++) {
+          chain_group(g, L - base - g * 4);
+          load(g + kGroups, g + kGroups < kTile / 4 ? here : after, base);
         }
       }
     }

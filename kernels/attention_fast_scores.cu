@@ -14,10 +14,17 @@
 namespace {
 
 constexpr int kKeyStride = D + 4;
+// Distributions at a time, so that few of the last pass are beyond DISTS.
+constexpr int kAtOnce = DISTS % 4 == 0   ? 4
+                        : DISTS % 3 == 0 ? 3
+                        : DISTS % 2 == 0 ? 2
+                        : DISTS == 1     ? 1
+                        : DISTS % 4 == 3 ? 4
+                                         : 3;
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(128, D == 64 ? 5 : 3)
     attention_fast_scores(const float* __restrict__ q, const float* __restrict__ kpool,
                           const int* __restrict__ tables, int stride, const Item* __restrict__ items,
                           int layer, int layers, int Hq, int Hkv, float scale, int C,
@@ -69,11 +76,11 @@ extern "C" __global__ void __launch_bounds__(128)
     k[4 * i] = four.x, k[4 * i + 1] = four.y, k[4 * i + 2] = four.z, k[4 * i + 3] = four.w;
   }
 #pragma unroll 1
-  for (int first = 0; first < count; first += 4) {
-    float score[4];
-    score_key<4>(queries + first * D, k, score);
+  for (int first = 0; first < count; first += kAtOnce) {
+    float score[kAtOnce];
+    score_key<kAtOnce>(queries + first * D, k, score);
 #pragma unroll
-    for (int a = 0; a < 4; a++)
+    for (int a = 0; a < kAtOnce; a++)
       if (first + a < count)
         to[static_cast<long long>(first + a) * C] =
             j < item.length + (first + a) / G ? __fmul_rn(score[a], scale) : minus_infinity();

@@ -124,6 +124,17 @@ def decode_floats(dists: int, C: int) -> int:
     return 6 * 64 * 32 + dists * (C + 4 + 8) + C // PAGE_SIZE
 
 
+def decode_shared(device, blocks: int, dists: int, C: int) -> int:
+    """Dynamic shared bytes of `blocks` blocks of attention_fast_decode.cu.
+
+    Where every block can have a multiprocessor, a block asks for more than half of one: started early, they
+    would otherwise crowd onto those whose score blocks end first.
+    """
+    slots, shared_of_one = multiprocessors(device)
+    alone = shared_of_one // 2 - RESERVED + 16 if blocks <= slots else 0
+    return max(4 * decode_floats(dists, C), min(alone, device.shared_limit))
+
+
 def attention_fast_split(device, p: Problem, *, fused: bool) -> None:
     """Scores in scratch memory by kernels/attention_fast_scores.cu, then softmax and value chains.
 
@@ -159,7 +170,7 @@ def attention_fast_split(device, p: Problem, *, fused: bool) -> None:
                 grid=(n, p.D // 32),
                 block=256,
                 args=(p.vpool, *paged, some, *shape, i32(C), scores, p.out),
-                shared=4 * decode_floats(dists, C),
+                shared=decode_shared(device, n * (p.D // 32), dists, C),
                 early=True,
             )
             continue
