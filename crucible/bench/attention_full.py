@@ -11,8 +11,9 @@ from crucible.attention import exact
 from crucible.bench import attention as bench
 from crucible.bench.attention_peers import torch_calls
 from crucible.bench.attention_shapes import ALL, DECODE, SHAPES, Case, case
-from crucible.bench.attention_timers import Cupy, Dry, Torch
+from crucible.bench.attention_timers import Cupy, Torch
 from crucible.bench.outcome import Contender, Outcome
+from crucible.device.dry import Dry
 from crucible.errors import InputError, UnsupportedError
 
 Heads = tuple[int, int, int]  # Hq, Hkv, D
