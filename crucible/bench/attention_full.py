@@ -84,9 +84,10 @@ def run(
     rounds: int = 5,
     peers: bool = True,
     only: Sequence[str] = (),
+    flex: Sequence[str] = FLEX,
     say: Callable[[str], None] | None = None,
 ) -> Full:
-    """Every part on the current GPU; `only` keeps parts by kind ("attention-decode")."""
+    """Every part on the current GPU; `only` keeps parts by kind, `flex` names FlexAttention's shapes."""
     from crucible import device as devices
     from crucible.bench.bandwidth import copies
     from crucible.bench.precompile import precompile
@@ -119,7 +120,7 @@ def run(
             with ours.stream:
                 calls, expected = bench.our_calls(device, c, part.variants, ours)
             if peers and part.peers:
-                calls += torch_calls(c, expected, theirs, part.eager and shape in FLEX)
+                calls += torch_calls(c, expected, theirs, part.eager and shape in flex)
             outcome = bench.with_share(bench.measure(title, calls, rounds, eager=part.eager), c)
             if shape in DECODE:
                 outcome = with_reads(outcome, c, float(np.median(bandwidth)))
