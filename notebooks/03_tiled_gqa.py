@@ -49,7 +49,9 @@ variants = [
     "exact-q1-k16",
     "exact-q4-k64",
     "exact-q2-k32-hybrid-cache",
-]  # exact variants held to the reference on simt
+    "fast-t32",
+    "fast-decode",
+]  # exact variants held to the reference on simt: tiles, and fast ones
 online_length = 400  # rows of the request on which online softmax is compared
 gpu_record = "outputs/h200/attention.json"  # measured times; a path from the checkout's root
 live = False  # measure the 25 shapes now, on this machine's GPU, instead of reading gpu_record
@@ -249,6 +251,19 @@ if measured is not None:
     }
     least, most = min(ratio, key=ratio.get), max(ratio, key=ratio.get)
     print(f"auto against the reference: {ratio[least]:.1f}x on {least} to {ratio[most]:.1f}x on {most}")
+
+# %% [markdown]
+# One new row a request over a long history is another problem: each K and V is needed once, so the time to
+# read them at the copy bandwidth is the floor. What lies above it is the chain of the values, which has an
+# order: one dependent multiply-add for every position.
+
+# %%
+decode = tiles.measured(path, live, rounds, "attention-decode")
+if decode is None:
+    print(f"{gpu_record} holds no decode rows.")
+else:
+    caption = f"One row a request over 1,000 positions, on {decode.where}; heads / KV heads / head_dim."
+    show(shape_plots.times(decode.samples), caption)
 
 # %% [markdown]
 # ## What we know now

@@ -11,8 +11,9 @@ from crucible.attention import exact
 from crucible.bench import attention as bench
 from crucible.bench.attention_peers import torch_calls
 from crucible.bench.attention_shapes import ALL, DECODE, SHAPES, Case, case
-from crucible.bench.attention_timers import Cupy, Dry, Torch
+from crucible.bench.attention_timers import Cupy, Torch
 from crucible.bench.outcome import Contender, Outcome
+from crucible.device.dry import Dry
 from crucible.errors import InputError, UnsupportedError
 
 Heads = tuple[int, int, int]  # Hq, Hkv, D
@@ -83,9 +84,10 @@ def run(
     rounds: int = 5,
     peers: bool = True,
     only: Sequence[str] = (),
+    flex: Sequence[str] = FLEX,
     say: Callable[[str], None] | None = None,
 ) -> Full:
-    """Every part on the current GPU; `only` keeps parts by kind ("attention-decode")."""
+    """Every part on the current GPU; `only` keeps parts by kind, `flex` names FlexAttention's shapes."""
     from crucible import device as devices
     from crucible.bench.bandwidth import copies
     from crucible.bench.precompile import precompile
@@ -118,7 +120,7 @@ def run(
             with ours.stream:
                 calls, expected = bench.our_calls(device, c, part.variants, ours)
             if peers and part.peers:
-                calls += torch_calls(c, expected, theirs, part.eager and shape in FLEX)
+                calls += torch_calls(c, expected, theirs, part.eager and shape in flex)
             outcome = bench.with_share(bench.measure(title, calls, rounds, eager=part.eager), c)
             if shape in DECODE:
                 outcome = with_reads(outcome, c, float(np.median(bandwidth)))

@@ -39,23 +39,6 @@ class Recorder:
         return Noting
 
 
-class Dry:
-    """A device whose kernels are neither compiled nor launched; `sources` lists those asked for."""
-
-    def __init__(self, device):
-        self._device, self.sources = device, []
-
-    def __getattr__(self, name):
-        return getattr(self._device, name)
-
-    def kernel(self, stem, entry=None, **defines):
-        self.sources.append((stem, defines))
-        return self
-
-    def launch(self, grid, block, args, shared=0):
-        """Nothing."""
-
-
 def resources(launches) -> dict[str, str]:
     """Registers, shared and local bytes and calculated blocks a multiprocessor of noted launches, as text."""
     from cupy.cuda import driver

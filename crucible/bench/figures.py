@@ -47,10 +47,42 @@ def linear(path: Path | str) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
+SHAPES = ("single-64", "single-256", "4x256", "2x512", "single-1024", "scheduled-4x512-second")
+MORE = {
+    "bench.attention-geometry": ("2x512 at 9/3/64", "2x512 at 24/3/64", "2x512 at 12/3/128"),
+    "bench.attention-decode": ("decode-16x1000 at 12/3/64", "decode-64x1000 at 12/3/64"),
+}
+AGAINST = ("reference", "exact-q4-k64", "torch SDPA efficient")
+
+
+def attention(path: Path | str) -> str:
+    """Markdown: a line a shape with microseconds of auto and how many times longer the others take.
+
+    Rows of parts that the file does not hold are left out. Raises InputError without bench.attention.
+    """
+    kinds = {r.kind: r for r in record.load(path)}
+    if "bench.attention" not in kinds:
+        raise InputError(
+            f"{path} holds no record bench.attention; run: crucible bench attention --device cuda --full"
+        )
+    rows = [("shape", "auto, us", *AGAINST), ("---", *("---:" for _ in range(1 + len(AGAINST))))]
+    for kind, shapes in {"bench.attention": SHAPES, **MORE}.items():
+        facts = kinds[kind].facts if kind in kinds else {}
+        for shape in shapes:
+            median = {n: facts.get(f"{shape}: {n}, median us") for n in ("auto", *AGAINST)}
+            if median["auto"] is None:
+                continue
+            ratios = (f"{t / median['auto']:.1f}x" if (t := median[n]) else "-" for n in AGAINST)
+            rows.append((shape, f"{median['auto']:.1f}", *ratios))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def _bracket(values) -> str:
     b = bracket(values)
     return f"{b.median:.0f} [{b.low:.0f}, {b.high:.0f}]"
 
 
 if __name__ == "__main__":
-    print(table(sys.argv[1]), linear(sys.argv[1]), sep="\n\n")
+    file = sys.argv[1]
+    on_gpu = any(r.kind == "bench.attention" for r in record.load(file))
+    print(*((attention(file),) if on_gpu else (table(file), linear(file))), sep="\n\n")

@@ -84,7 +84,7 @@ def _record(outcomes: list, heads: str, path: Path) -> Path:
 def _full(rounds: int, peers: bool, parts, json: Path | None) -> None:
     from crucible.bench import attention_full, outcome
 
-    full = attention_full.run(rounds, peers, parts, say)
+    full = attention_full.run(rounds, peers, parts, say=say)
     typer.echo(attention_full.text(full))
     if json is not None:
         typer.echo(f"record: {outcome.save(json, attention_full.records(full))}")

@@ -29,9 +29,10 @@ def report(
         Path | None, typer.Option(help="Folder of the run; default: outputs/<time>-<set>.")
     ] = None,
 ) -> None:
-    """Run the notebooks and write evidence.json, report.md and report.html."""
+    """Run the conformance vectors and the notebooks, and write evidence.json, report.md and report.html."""
     from crucible.report import driver, notebooks, parameters
     from crucible.report.assemble import assemble, counted
+    from crucible.report.checks import CHECKS
 
     chosen = params or parameters.fitting()
     everything = notebooks.discover()
@@ -40,7 +41,8 @@ def report(
     folder = driver.new_folder(out, chosen.stem)
     many = counted(len(selected), "notebook")
     typer.echo(f"running {many} with {_near(chosen)} into {_near(folder)}")
-    run = driver.execute(selected, values, folder, str(chosen), progress=sys.stderr.isatty())
+    checks = {} if only else CHECKS  # one notebook is asked for to see that one
+    run = driver.execute(selected, values, folder, str(chosen), sys.stderr.isatty(), checks)
     _, page = assemble(run)
     for outcome in run.outcomes:
         typer.echo(f"{outcome.status:8} {outcome.stem}  {outcome.seconds:.1f} s  {outcome.error}".rstrip())

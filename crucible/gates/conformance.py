@@ -177,3 +177,28 @@ def records(results: list[Result], device: str) -> list[Record]:
         )
         for i, r in enumerate(r for r in results if r.verdict in ("equal", "differs"))
     ]
+
+
+def combined(results: list[Result], device: str) -> Record:
+    """All results as one record; facts hold the elements that each section compared over all files."""
+    ran = [r for r in results if r.verdict in ("equal", "differs")]
+    left_out = tuple(f"{r.file}, {r.section}: {r.note}" for r in results if r.verdict == "not run")
+    sections: dict[str, int] = {}
+    for r in ran:
+        sections[r.section] = sections.get(r.section, 0) + r.elements
+    files = len({r.file for r in ran})
+    differing = sum(r.differing for r in ran)
+    return Record(
+        kind="conformance",
+        claim=f"{_count(len(ran), 'section')} of {_count(files, 'vector file')} have the contract's bits "
+        f"on {device}",
+        compared="stored vectors, whose expected bits another implementation made",
+        verdict="pass" if ran and not differing else "fail",
+        elements=sum(r.elements for r in ran),
+        finite=sum(r.finite for r in ran),
+        nonzero=sum(r.nonzero for r in ran),
+        differing=differing,
+        facts=sections,
+        not_claimed=left_out,
+        environment=capture(device),
+    )

@@ -1,6 +1,7 @@
 """The tensor gate: every attention variant of a device held to the reference, case by case, bit by bit."""
 
 import concurrent.futures
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ import numpy as np
 from crucible.attention import exact, online
 from crucible.attention.run import VARIANTS, run
 from crucible.attention.variants import stand_in
+from crucible.device.dry import Dry
 from crucible.errors import UnsupportedError
 from crucible.gates import tensor_cases, tensor_inputs
 from crucible.gates.tensor_cases import Plan
@@ -82,14 +84,14 @@ class TensorGate:
         """Compile what simt needs, several kernels at a time; elsewhere kernels compile when first used."""
         if self.device.name != "simt":
             return
-        jobs = [("attention_reference", {})]
-        for name in self.variants:
-            wide = not self.quick or name in QUICK_WIDE
-            for tile in (t for t in exact.TILES + online.TILES if name.endswith(f"-{t}")):
-                stem = "attention_exact" if VARIANTS[name].exact else "attention_online"
-                jobs += [(stem, tile.defines(D)) for D in (64, 128)[: 1 + wide]]
+        dry = Dry(self.device)
+        for plan in (plan for _, plans, _ in self.sections for plan in plans):
+            positional, keyword = tensor_inputs.make(plan).on(dry)
+            for name in ("reference", *self._names(plan)):
+                with contextlib.suppress(UnsupportedError):
+                    run(dry, *positional, **keyword, variant=name)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
-            list(workers.map(lambda job: self.device.kernel(job[0], **job[1]), jobs))
+            list(workers.map(lambda job: self.device.kernel(job[0], **job[1]), dry.sources))
 
     def steps(self) -> Iterator[str]:
         """Run the gate; yields the name of each case when it is done."""

@@ -169,8 +169,14 @@ def _markdown_body(run: Run, records: list[Record], nodes: dict) -> str:
         parts += [f"## {title or stem}", opening]
         for path, caption in render.figures(node, run.folder / "figures", stem):
             parts.append(f"![{caption}](figures/{path.name})\n\n*{caption}*")
+        above = ""
+        for heading, text in render.tables(node):
+            if text not in parts:  # the claims and the machine have a place of their own
+                parts += [f"### {heading}" if heading != above else "", text]
+                above = heading
         parts.append(render.closing(node))
-    parts += ["## Where this ran", environment_table(records).markdown()] if records else []
+    where = environment_table(records).markdown() if records else ""
+    parts += ["## Where this ran", where] if where and where not in parts else []
     limits = _not_claimed(records)
     parts += ["## What is not claimed", "\n".join(f"- {line}" for line in limits)] if limits else []
     return "\n\n".join(p for p in parts if p) + "\n"

@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from crucible.errors import InputError
+from crucible.errors import CrucibleError, InputError
 from crucible.evidence import record
 from crucible.report.notebooks import Literal, Notebook, parameters, root
 from crucible.report.parameters import DRIVER_FILLED
@@ -70,20 +70,24 @@ def execute(
     folder: Path,
     parameter_set: str = "",
     progress: bool = True,
+    checks: Mapping[str, Callable[[], list[record.Record]]] | None = None,
 ) -> Run:
-    """Run `notebooks` in order with `values[stem]`; a failing notebook is an outcome, never a raise.
+    """Run `checks`, then `notebooks` with `values[stem]`; a failing notebook is an outcome, never a raise.
 
-    Executed copies land in folder/notebooks, each notebook's records in folder/evidence, those of this
+    A check gives records, which are kept under its name as a notebook's are; one that raises is a failed
+    claim. Executed copies land in folder/notebooks, each notebook's records in folder/evidence, those of this
     run's notebooks in folder/evidence.json after every notebook, a failing one as a failed claim. The
     kernel is always `python3`, its working directory is `folder`. Ctrl-C stops the run and keeps what
     is done.
     """
     logging.getLogger("papermill").setLevel(logging.ERROR)  # papermill's own lines repeat the progress bar
     (folder / "notebooks").mkdir(parents=True, exist_ok=True)
-    run = Run(folder, parameter_set)
+    run, checks = Run(folder, parameter_set), checks or {}
+    for name, check in checks.items():
+        record.save(folder / "evidence" / f"{name}.json", _checked(name, check))
     for notebook in notebooks:  # never pass off an older run's record
         (folder / "evidence" / f"{notebook.stem}.json").unlink(missing_ok=True)
-    collect(folder, run.stems)
+    collect(folder, [*checks, *run.stems])
     for notebook in notebooks:
         if any(o.status == "stopped" for o in run.outcomes):
             run.outcomes.append(Outcome(notebook.stem, "skipped", 0.0, None, values.get(notebook.stem, {})))
@@ -91,8 +95,17 @@ def execute(
         run.outcomes.append(_one(notebook, values.get(notebook.stem, {}), folder, progress))
         if run.outcomes[-1].status == "failed":
             record.save(folder / "evidence" / f"{notebook.stem}.json", [_failure(run.outcomes[-1])])
-        collect(folder, run.stems)
+        collect(folder, [*checks, *run.stems])
     return run
+
+
+def _checked(name: str, check: Callable[[], list[record.Record]]) -> list[record.Record]:
+    try:
+        return check()
+    except CrucibleError as error:
+        return [
+            _failed(f"the check {name} runs to its end", "what it holds this machine to", str(error), name)
+        ]
 
 
 def _one(notebook: Notebook, values: Mapping[str, Literal], folder: Path, progress: bool) -> Outcome:
@@ -158,12 +171,13 @@ def _prepared(notebook: Notebook):
 
 
 def _failure(outcome: Outcome) -> record.Record:
+    claim = f"{outcome.stem} runs to its end"
+    return _failed(claim, "its cells, one by one", outcome.error, FAILED_NOTEBOOK)
+
+
+def _failed(claim: str, compared: str, error: str, kind: str) -> record.Record:
     return record.Record(
-        kind=FAILED_NOTEBOOK,
-        claim=f"{outcome.stem} runs to its end",
-        compared="its cells, one by one",
-        verdict="fail",
-        facts={"error": outcome.error},
+        kind=kind, claim=claim, compared=compared, verdict="fail", facts={"error": _line(error)}
     )
 
 

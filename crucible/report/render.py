@@ -128,6 +128,20 @@ def closing(node) -> str:
     return texts[-1].partition("\n")[2].strip() if texts else ""
 
 
+def tables(node) -> list[tuple[str, str]]:
+    """A notebook's tables as Markdown, each with the heading above it ("" where there is none)."""
+    found, heading = [], ""
+    for cell in node.cells:
+        if cell.cell_type == "markdown":
+            headings = re.findall(r"^#{2,} (.+)$", cell.source, re.MULTILINE)
+            heading = headings[-1] if headings else heading
+        for item in cell.get("outputs", []):
+            data = item.get("data", {})
+            if data.get("text/html", "").startswith("<table") and "text/plain" in data:
+                found.append((heading, data["text/plain"]))
+    return found
+
+
 def figures(node, folder: Path, stem: str) -> list[tuple[Path, str]]:
     """Write a notebook's pictures to folder/<stem>_<n>.png; returns (path, caption) in order."""
     written = []

@@ -9,6 +9,7 @@ import numpy as np
 from crucible.attention.run import attention
 from crucible.device import Device
 from crucible.evidence import record
+from crucible.evidence.statistics import bracket
 from crucible.numerics.contract import PAGE_SIZE, WARP
 from crucible.report.cases import Case
 
@@ -90,30 +91,37 @@ class Measured:
     samples: Mapping[str, Mapping[str, Sequence[float]]]
 
 
-def measured(path: Path, live: bool = False, rounds: int = 5) -> Measured | None:
-    """Times from an evidence file of `crucible bench attention`, or measured now; None without the file."""
-    if live:
-        from crucible.bench import attention as bench
-        from crucible.bench.attention_shapes import SHAPES
-        from crucible.evidence.environment import capture
+READ = "one read of K and V"  # at the copy bandwidth of the same run
 
-        outcomes = bench.run(SHAPES, rounds=rounds)
-        found = {o.title: {c.name: c.samples for c in o.contenders} for o in outcomes}
-        return Measured(_card(capture("cuda")), _contenders(found))
-    if not path.exists():
-        return None
-    one = next((r for r in record.load(path) if r.kind == "bench.attention"), None)
+
+def measured(path: Path, live: bool = False, rounds: int = 5, part: str = "attention") -> Measured | None:
+    """Times of a part of `crucible bench attention --full`, from an evidence file or measured now.
+
+    None without the file or the part. Decode rows get a contender READ.
+    """
+    if live:
+        from crucible.bench import attention_full as bench
+
+        one = bench.records(bench.run(rounds, only=(part,), flex=()))[0]
+    else:
+        records = record.load(path) if path.exists() else []
+        one = next((r for r in records if r.kind == f"bench.{part}"), None)
     if one is None:
         return None
     found: dict[str, dict[str, Sequence[float]]] = {}
     for series in one.samples:
-        shape, _, name = series.name.partition(": ")
-        found.setdefault(shape, {})[name] = series.values
+        shape, colon, name = series.name.partition(": ")
+        if colon:
+            found.setdefault(shape, {})[name] = series.values
+    for shape, by in found.items():
+        reads = one.facts.get(f"{shape}: auto, K/V reads")
+        if reads:
+            by[READ] = (bracket(by["auto"]).median / reads,)
     return Measured(_card(one.environment), _contenders(found))
 
 
 def _contenders(found: Mapping[str, Mapping[str, Sequence[float]]]) -> dict:
-    return {shape: {n: by[n] for n in CONTENDERS if n in by} for shape, by in found.items()}
+    return {shape: {n: by[n] for n in (*CONTENDERS, READ) if n in by} for shape, by in found.items()}
 
 
 def _card(environment) -> str:

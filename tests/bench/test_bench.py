@@ -143,6 +143,30 @@ def test_the_figures_of_the_readme_are_those_of_the_committed_record():
     assert linear(COMMITTED) in readme
 
 
+def test_the_attention_table_of_the_readme_is_that_of_the_record_of_the_gpu():
+    from crucible.bench.figures import attention
+
+    readme = (COMMITTED.parents[2] / "README.md").read_text()
+    assert attention(COMMITTED.parents[1] / "h200" / "attention.json") in readme
+
+
+def test_the_attention_table_leaves_out_what_was_not_measured(tmp_path):
+    from crucible.bench.figures import attention
+
+    facts = {"2x512: auto, median us": 2.0, "2x512: reference, median us": 30.0}
+    decode = {"decode-64x1000 at 12/3/64: auto, median us": 4.0}
+    kinds = {"bench.attention": facts, "bench.attention-decode": decode}
+    path = record.save(
+        tmp_path / "a.json", [record.Record(k, "t", "x", "measured", facts=f) for k, f in kinds.items()]
+    )
+    assert attention(path).splitlines()[2:] == [
+        "| 2x512 | 2.0 | 15.0x | - | - |",
+        "| decode-64x1000 at 12/3/64 | 4.0 | - | - | - |",
+    ]
+    with pytest.raises(InputError, match=r"holds no record bench\.attention; run: crucible bench"):
+        attention(COMMITTED)
+
+
 def test_the_committed_record_covers_every_benchmark_and_keeps_its_samples():
     kinds = {r.kind: r for r in record.load(COMMITTED)}
     names = ("linear", "decode", "prefill", "startup", "attention-cpu")

@@ -18,6 +18,7 @@ from crucible.report.assemble import SUMMARY, assemble, tally
 from crucible.report.notebooks import Notebook, discover, parse_parameters, select
 from crucible.report.page import external_references
 from crucible.report.parameters import read_set, resolve
+from crucible.report.tables import table
 
 GOOD = """# %% [markdown]
 # # Good
@@ -237,3 +238,38 @@ def test_records_of_a_run_are_gathered_in_name_order(tmp_path):
         save(tmp_path / "evidence" / f"{stem}.json", [Record("k", f"claim {stem}", "c", "measured")])
     assert [r.claim for r in load(driver.collect(tmp_path, ["02_b", "01_a"]))] == ["claim 01_a", "claim 02_b"]
     assert load(driver.collect(tmp_path, [])) == []
+
+
+def test_a_check_is_a_claim_of_the_report_and_a_broken_one_fails(tmp_path):
+    def broken():
+        raise InputError("vector file x.npz is damaged")
+
+    kept = Record("conformance", "all vectors hold", "x", "pass", 3, 3, 3)
+    run = driver.execute([], {}, tmp_path / "run", checks={"conformance": lambda: [kept], "other": broken})
+    found = load(run.folder / "evidence.json")
+    assert [(r.kind, r.verdict) for r in found] == [("conformance", "pass"), ("other", "fail")]
+    assert found[1].facts["error"] == "vector file x.npz is damaged"
+    assemble(run)
+    assert "all vectors hold" in (run.folder / "report.md").read_text()
+
+
+def test_the_vectors_of_the_checkout_hold_on_this_machine():
+    from crucible.report.checks import conformance
+
+    [found] = conformance()
+    assert found.kind == "conformance" and found.verdict == "pass" and found.elements > 200_000
+    assert found.facts["sum256"] == 32
+
+
+def test_the_markdown_report_has_every_table_of_the_notebooks_once(tmp_path):
+    v4 = nbformat.v4
+    tables = [table(("kernel", "registers"), [("a", n)]) for n in (32, 64)]
+    outputs = [v4.new_output("display_data", t._repr_mimebundle_()) for t in (*tables, tables[0])]
+    cells = [v4.new_markdown_cell("# T\n\nQ"), v4.new_markdown_cell("## Resources")]
+    node = v4.new_notebook(cells=[*cells, v4.new_code_cell("1", outputs=outputs, execution_count=1)])
+    nbformat.write(node, tmp_path / "06_x.ipynb")
+    run = driver.Run(tmp_path, "", [driver.Outcome("06_x", "done", 1.0, tmp_path / "06_x.ipynb", {})])
+    text = assemble(run)[0].read_text()
+    for one in tables:
+        assert text.count(one.markdown()) == 1
+    assert text.count("### Resources") == 1

@@ -35,3 +35,16 @@ def test_times_are_read_by_shape_and_contender(tmp_path):
     bench = record.Record("bench.attention", "times", "all", "measured", samples=tuple(series))
     record.save(path, [bench])
     assert tiles.measured(path).samples == {"4x64": {"reference": (1.0, 2.0), "auto": (1.0, 2.0)}}
+
+
+def test_decode_rows_stand_beside_one_read_of_keys_and_values(tmp_path):
+    series = (
+        record.Series("device copy", "GB/s", (4000.0,)),
+        record.Series("decode at 9/3/64: auto", "us", (10.0, 12.0, 14.0)),
+    )
+    facts = {"decode at 9/3/64: auto, K/V reads": 1.5}
+    made = record.Record("bench.attention-decode", "t", "x", "measured", facts=facts, samples=series)
+    path = record.save(tmp_path / "attention.json", [made])
+    found = tiles.measured(path, part="attention-decode").samples
+    assert found == {"decode at 9/3/64": {"auto": (10.0, 12.0, 14.0), tiles.READ: (8.0,)}}
+    assert tiles.measured(path) is None

@@ -12,6 +12,7 @@ _LOOKS = (
     (ORANGE, "s"),
     (GREEN, "D"),
     (RED, "^"),
+    (MUTED, "|"),
 )  # colour and marker: told apart without colour
 
 
