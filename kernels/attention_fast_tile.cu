@@ -347,7 +347,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
       }
       if (GLOBAL && tile + 1 < tiles) load(tile + 1);  // long before its use: it comes from memory
       copies_wait<0>();
-      meet();  // weights and values of this tile are there; the tile before is chained
+      meet<kThreads>();  // weights and values of this tile are there; the tile before is chained
       if (tile + 1 < tiles) stage_values(tile + 1);
     }
     // Z: tree32 over 32v … 32v + 31, whose strides 16, 8, 4 lie in one thread and 2, 1 across residues
@@ -360,7 +360,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
         for (int i = 0; i < o; i++) a[i] = __fadd_rn(a[i], a[i + o]);
       parts[(v * 4 + residue) * TILE + dist] = a[0];
     }
-    meet();
+    meet<kThreads>();
     if (member < TILE) {
       float w[8];
 #pragma unroll
@@ -370,7 +370,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
       }
       maxima[member] = __fdiv_rn(1.0f, tree8(w));
     }
-    meet();
+    meet<kThreads>();
     return;
   }
 
@@ -419,11 +419,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
 
 #pragma unroll 1
   for (int tile = 0; tile < tiles; tile++) {
-    meet();
+    meet<kThreads>();
     value_tile(tile);
   }
-  meet();
-  meet();  // 1/Z is there
+  meet<kThreads>();
+  meet<kThreads>();  // 1/Z is there
 #pragma unroll
   for (int a = 0; a < 4; a++) {
     const int row = (quad * 4 + a) / G, head = kv_head * G + (quad * 4 + a) % G;

@@ -26,7 +26,10 @@ template <int kPending>
 static inline void copies_wait() {}
 template <int kBranch>
 static inline void stand_apart() {}
-static __noinline__ void meet() { __syncthreads(); }
+template <int kThreads>
+static inline void meet() {
+  simt_bar_sync(1, kThreads);
+}
 
 static inline void let_next_start() {}
 static inline void await_previous() {}
@@ -68,9 +71,12 @@ template <int kBranch>
 __device__ __forceinline__ void stand_apart() {
   asm volatile("// branch %0\n" ::"n"(kBranch));
 }
-// __syncthreads where the roles of a kernel stand at different lines: a function that is called, so that all
-// of them wait at one instruction, as synccheck demands.
-__device__ __noinline__ void meet() { __syncthreads(); }
+// A barrier of kThreads threads, for roles that wait at different lines. Not bar.sync, the aligned form that
+// __syncthreads is: all threads of a block have to reach that one at the same line, or synccheck objects.
+template <int kThreads>
+__device__ __forceinline__ void meet() {
+  asm volatile("barrier.sync 1, %0;\n" ::"n"(kThreads) : "memory");
+}
 
 // A launch marked `early` (Kernel.launch) may start once every block of the launch before it has called
 // let_next_start or left. It may read what was there before that launch, and must call await_previous, which
