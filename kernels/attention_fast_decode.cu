@@ -21,7 +21,7 @@
 namespace {
 
 constexpr int kThreads = 256, kCopyWarp = 4;  // first of the warps that bring V
-constexpr int kTile = 64, kStages = 6, kTileFloats = kTile * 32, kPages = kTile / kPage;
+constexpr int kTile = 64, kStages = 5, kTileFloats = kTile * 32, kPages = kTile / kPage;
 constexpr int kHeld = 4;  // float4 of scores that a lane holds
 constexpr int kSpan = 2 * kHeld * 128;
 constexpr int kAhead = 16, kGroups = kAhead / 4;  // keys in registers ahead of the chain

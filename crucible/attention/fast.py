@@ -121,7 +121,7 @@ def split_rows(G: int, longest_chunk: int, most_dists: int = 32) -> int:
 
 def decode_floats(dists: int, C: int) -> int:
     """Shared memory of attention_fast_decode.cu in floats."""
-    return 6 * 64 * 32 + dists * (C + 4 + 8) + C // PAGE_SIZE
+    return 5 * 64 * 32 + dists * (C + 4 + 8) + C // PAGE_SIZE
 
 
 def decode_shared(device, blocks: int, dists: int, C: int) -> int:
