@@ -1,6 +1,7 @@
 // Second step of sampling: choose a token for each row by the row's own parameters, all of them data.
 //
-// partials [R][chunks], maxima u32 [R][8 chunks] and z [R][V] from sample_scan (z is overwritten); slots,
+// partials [R][chunks], maxima u32 [R][8 chunks] and z [R][stride] from sample_scan (z is overwritten; stride
+// is a multiple of 4); slots,
 // order u64 [R][V] scratch; temperature f32 [R] (0 = greedy), top_k i32 [R] (0 = V), top_p f64 [R], seed u64
 // [R], draw u32 [R], sampler i32 [R] (0 inverse-cdf, 1 gumbel-id), given_u f64 [R] or null (replaces the draw
 // where >= 0). token, kept, status i32 [R], u f64 [R]: as on the cpu device; a refused row (status 1, 2, 3,
@@ -19,9 +20,9 @@ constexpr int kSmall = 1024;                         // candidates that stay in 
 constexpr int kQuadratic = 512;                      // candidates up to which counting is faster than sorting
 constexpr int kBoundedRanks = 128;
 
-struct Shared {
-  u64 slots[kSmall], order[kSmall];
+struct __align__(16) Shared {
   float e[kSmall];
+  u64 slots[kSmall], order[kSmall];
   SerialSum sums;
   u64 wide[32];
   int narrow[32];
@@ -226,7 +227,7 @@ __device__ __forceinline__ int gumbel_id(Shared& s, int n, u64 seed, unsigned dr
 
 extern "C" __global__ void __launch_bounds__(1024)
     sample_rows(const Partial* __restrict__ partials, const unsigned* __restrict__ maxima, int chunks,
-                float* z, u64* slots, u64* order, const float* __restrict__ temperature,
+                float* z, int stride, u64* slots, u64* order, const float* __restrict__ temperature,
                 const int* __restrict__ top_k, const double* __restrict__ top_p, const u64* __restrict__ seed,
                 const unsigned* __restrict__ draw, const int* __restrict__ sampler,
                 const double* __restrict__ given_u, int V, int* __restrict__ token, int* __restrict__ kept,
@@ -251,7 +252,7 @@ extern "C" __global__ void __launch_bounds__(1024)
   const double p = top_p[row];
   const bool by_noise = sampler[row] != 0;
   const float top = z_of(s.row.best);
-  z += start;
+  z += static_cast<long long>(row) * stride;
   // The score of the likeliest id, whose e is 1.
   const double bound = by_noise ? -contract_ln(noise(seed[row], draw[row], id_of(s.row.best))) : 0.0;
   if (by_noise && k == V && p >= 1.0 && ids == nullptr) {  // every id takes part, whatever its rank
@@ -300,11 +301,11 @@ extern "C" __global__ void __launch_bounds__(1024)
   double sum = 0.0;
   int n = k;
   if (p < 1.0 || !by_noise) {
-    serial_sums(s.sums, count, e_at);
+    serial_sums(s.sums, e, count);
     sum = serial_total(s.sums, count);
   }
   if (p < 1.0) {
-    n = first_beyond<true>(s.sums, count, e_at, __dmul_rn(p, sum), s.found, s.sum) + 1;
+    n = first_beyond<true>(s.sums, e, count, __dmul_rn(p, sum), s.found, s.sum) + 1;
     sum = s.sum;
     __syncthreads();
   }
@@ -314,6 +315,6 @@ extern "C" __global__ void __launch_bounds__(1024)
   }
   const bool given = given_u != nullptr && given_u[row] >= 0.0;
   const double u = given ? given_u[row] : uniform53(philox_word(seed[row], draw[row], 0, 0));
-  const int at = first_beyond<false>(s.sums, count, e_at, __dmul_rn(u, sum), s.found, s.sum);
+  const int at = first_beyond<false>(s.sums, e, count, __dmul_rn(u, sum), s.found, s.sum);
   finish(id_of(ranks[at]), n, u, 0);
 }
