@@ -1,17 +1,16 @@
 // Second step of sampling: choose a token for each row by the row's own parameters, all of them data.
 //
-// partials [R][chunks], maxima u32 [R][8 chunks] and z [R][stride] from sample_scan (z is overwritten; stride
-// is a multiple of 4); slots,
-// order u64 [R][V] scratch; temperature f32 [R] (0 = greedy), top_k i32 [R] (0 = V), top_p f64 [R], seed u64
-// [R], draw u32 [R], sampler i32 [R] (0 inverse-cdf, 1 gumbel-id), given_u f64 [R] or null (replaces the draw
-// where >= 0). token, kept, status i32 [R], u f64 [R]: as on the cpu device; a refused row (status 1, 2, 3,
-// see status_of) has token -1 and kept 0; u is -1 where no uniform draw was used. ids i32 [R][V] or null: the
-// ids of the first top_k ranks, for ranking alone.
+// partials [R][chunks], maxima u32 [R][8 chunks] and z [R][stride] from sample_scan (z is overwritten);
+// slots, order u64 [R][stride] scratch, stride a multiple of 4; temperature f32 [R] (0 = greedy), top_k i32
+// [R] (0 = V), top_p f64 [R], seed u64 [R], draw u32 [R], sampler i32 [R] (0 inverse-cdf, 1 gumbel-id),
+// given_u f64 [R] or null (replaces the draw where >= 0). token, kept, status i32 [R], u f64 [R]: as on the
+// cpu device; a refused row (status 1, 2, 3, see status_of) has token -1 and kept 0; u is -1 where no uniform
+// draw was used. ids i32 [R][V] or null: the ids of the first top_k ranks, for ranking alone.
 //
-// Grid (R), block 1024, kBuckets ints of dynamic shared memory. Ranks in one of two ways (small_ops.md): few
-// by a lower bound out of the warps' maxima, else by buckets. Ids whose e is +0 (max - z beyond 88) are
-// counted as kept but need no rank: they change no sum and win no draw. Contract sections: 2, 8. Verdict: the
-// only variant.
+// Grid (R), block 1024, dynamic shared memory for kBuckets ints and `room` u64. Ranks in one of two ways
+// (small_ops.md): few by a lower bound out of the warps' maxima, else by buckets. Ids whose e is +0 (max - z
+// beyond 88) are counted as kept but need no rank: they change no sum and win no draw. Contract sections:
+// 2, 8. Verdict: the only variant.
 #include "serial_sum.cuh"
 
 constexpr int kThreads = 1024;
@@ -28,7 +27,7 @@ struct __align__(16) Shared {
   int narrow[32];
   Partial row;
   double sum;
-  int found, cut, candidates;
+  int found, end, cut, candidates;
   float bound;
 };
 
@@ -174,18 +173,19 @@ __device__ __forceinline__ void collect_buckets(Shared& s, int* offset, const fl
   }
 }
 
-// order[rank] and e[rank] for the candidates with ranks below `count`. span(key, start, end) says where the
-// candidates lie that can rank beside a key; a span too large for counting is sorted.
+// order[rank] and e[rank] for candidates of ranks base .. base + size - 1, those below `count`; slots[0] is
+// the first. span(z, start, end) says which ranks those candidates share that can lie beside z; a span too
+// large for counting is sorted. Ends with a barrier.
 template <class F>
-__device__ __forceinline__ void rank_candidates(int candidates, int count, float top, const u64* slots,
+__device__ __forceinline__ void rank_candidates(int base, int size, int count, float top, const u64* slots,
                                                 u64* order, float* e, const F& span) {
-  for (int i = threadIdx.x; i < candidates; i += kThreads) {
+  for (int i = threadIdx.x; i < size; i += kThreads) {
     const u64 mine = slots[i];
-    int start, end, rank = i;
+    int start, end, rank = base + i;
     span(z_of(mine), start, end);
     if (end - start <= kQuadratic) {
       rank = start;
-      for (int j = start; j < end; j++) rank += slots[j] < mine;
+      for (int j = start - base; j < end - base; j++) rank += slots[j] < mine;
     }
     if (rank < count) {
       order[rank] = mine;
@@ -193,6 +193,35 @@ __device__ __forceinline__ void rank_candidates(int candidates, int count, float
     }
   }
   __syncthreads();
+}
+
+// Collects and ranks as many buckets at a time as `window` in shared memory has room for: random stores to
+// global memory cost more than reading z again.
+template <class F>
+__device__ __forceinline__ void rank_in_windows(Shared& s, int* offset, u64* window, int room, const float* z,
+                                                int V, Buckets buckets, int count, u64* order, float* e,
+                                                const F& span) {
+  const int cut = s.cut, candidates = s.candidates;
+  for (int base = 0, low = 0; base < candidates;) {
+    // Ahead of the window offset[b] is still the start of bucket b, so the next one's start is its end.
+    const auto end_of = [=](int b) { return b >= cut ? candidates : offset[b + 1]; };
+    for (int b = low + threadIdx.x; b <= cut; b += kThreads)
+      if (end_of(b) <= base + room && (b == cut || end_of(b + 1) > base + room)) {
+        s.found = b + 1;
+        s.end = end_of(b);
+      }
+    __syncthreads();
+    const int high = s.found, end = s.end;
+    each_id(z, V, [&](float value, int id) {
+      const int b = buckets.of(value);
+      if (b >= low && b < high && buckets.counts(b))
+        window[atomicAdd(&offset[b], 1) - base] = ranked(value, id);
+    });
+    __syncthreads();
+    rank_candidates(base, end - base, count, buckets.top, window, order, e, span);
+    base = end;
+    low = high;
+  }
 }
 
 __device__ __forceinline__ double noise(u64 seed, unsigned draw, unsigned token) {
@@ -230,8 +259,9 @@ extern "C" __global__ void __launch_bounds__(1024)
                 float* z, int stride, u64* slots, u64* order, const float* __restrict__ temperature,
                 const int* __restrict__ top_k, const double* __restrict__ top_p, const u64* __restrict__ seed,
                 const unsigned* __restrict__ draw, const int* __restrict__ sampler,
-                const double* __restrict__ given_u, int V, int* __restrict__ token, int* __restrict__ kept,
-                double* __restrict__ u_out, int* __restrict__ status, int* __restrict__ ids) {
+                const double* __restrict__ given_u, int V, int room, int* __restrict__ token,
+                int* __restrict__ kept, double* __restrict__ u_out, int* __restrict__ status,
+                int* __restrict__ ids) {
   __shared__ Shared s;
   extern __shared__ __align__(16) int offset[];  // [kBuckets]: counts, then starts, then ends of the buckets
   const int row = blockIdx.x, t = threadIdx.x;
@@ -253,6 +283,8 @@ extern "C" __global__ void __launch_bounds__(1024)
   const bool by_noise = sampler[row] != 0;
   const float top = z_of(s.row.best);
   z += static_cast<long long>(row) * stride;
+  slots += static_cast<long long>(row) * stride;
+  order += static_cast<long long>(row) * stride;
   // The score of the likeliest id, whose e is 1.
   const double bound = by_noise ? -contract_ln(noise(seed[row], draw[row], id_of(s.row.best))) : 0.0;
   if (by_noise && k == V && p >= 1.0 && ids == nullptr) {  // every id takes part, whatever its rank
@@ -268,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(1024)
   if (collect_above_bound(s, maxima + 8ll * chunks * row, 8 * chunks, z, V, k, keys)) {
     const int candidates = s.candidates;
     count = k;
-    rank_candidates(candidates, count, top, slot, ranks, e, [=](float, int& first, int& end) {
+    rank_candidates(0, candidates, count, top, slot, ranks, e, [=](float, int& first, int& end) {
       first = 0;
       end = candidates;
     });
@@ -286,13 +318,20 @@ extern "C" __global__ void __launch_bounds__(1024)
                             : cut_buckets<kFewBuckets / kThreads>(s, offset, k);
     const int candidates = s.candidates;
     count = min(k, candidates);
-    if (candidates > kSmall) slot = slots + start, ranks = order + start, e = z;
-    collect_buckets(s, offset, z, V, buckets, large, slot);
-    rank_candidates(candidates, count, top, slot, ranks, e, [=](float value, int& first, int& end) {
+    if (candidates > kSmall) slot = slots, ranks = order, e = z;
+    const auto span = [=](float value, int& first, int& end) {
       const int b = buckets.of(value);
       first = b > 0 ? offset[b - 1] : 0;
       end = offset[b];
-    });
+    };
+    if (candidates > kSmall && !large && room > kQuadratic) {
+      u64* window = reinterpret_cast<u64*>(offset + kBuckets);
+      e = reinterpret_cast<float*>(slots);
+      rank_in_windows(s, offset, window, room, z, V, buckets, count, ranks, e, span);
+    } else {
+      collect_buckets(s, offset, z, V, buckets, large, slot);
+      rank_candidates(0, candidates, count, top, slot, ranks, e, span);
+    }
   }
   if (ids != nullptr)
     for (int i = t; i < count; i += kThreads) ids[start + i] = id_of(ranks[i]);

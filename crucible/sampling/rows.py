@@ -13,6 +13,7 @@ from crucible.sampling.philox import check_draw
 _CHUNK = 2048  # ids of a block of kernels/sample_scan.cu
 _PARTIAL = 4  # int32 words of what a chunk amounts to
 _BUCKETS = 16384  # of kernels/sample_rows.cu, in dynamic shared memory
+_STATIC = 48 * 1024  # bytes that its static shared memory may take
 _INT32_MAX = 2**31 - 1
 
 # Fields of a batch, and of what sampling gives, with their types.
@@ -110,16 +111,17 @@ def launch(device, logits, batch: SampleBatch, scratch=None, out=None, given_u=N
         return out
     take = _taker(device, scratch)
     z = take("sample_z", (rows, _stride(vocab)), np.float32)
-    slots, order = (take(f"sample_{name}", (rows, vocab), np.uint64) for name in ("slots", "order"))
+    slots, order = (take(f"sample_{name}", z.shape, np.uint64) for name in ("slots", "order"))
     partials, maxima = scan(device, logits, batch.temperature, z, take)
+    room = max(0, (device.shared_limit - _STATIC - 4 * _BUCKETS) // 8192 * 1024)
     args = (
         *(partials, maxima, np.int32(partials.shape[1]), z, np.int32(z.shape[1]), slots, order),
         *(getattr(batch, name) for name in _FIELDS),
-        *(given_u, np.int32(vocab)),
+        *(given_u, np.int32(vocab), np.int32(room)),
         *(getattr(out, name) for name in _RESULTS),
         ids,
     )
-    device.kernel("sample_rows").launch(rows, 1024, args, shared=4 * _BUCKETS)
+    device.kernel("sample_rows").launch(rows, 1024, args, shared=4 * _BUCKETS + 8 * room)
     return out
 
 

@@ -109,6 +109,18 @@ def test_few_ranks_of_a_large_vocabulary(device, kind):
         assert_same_bits(rank(CPU, logits[0], 0.9, k), found, allow_zero=True)
 
 
+@pytest.mark.parametrize("room", [None, 1024, 0])
+@pytest.mark.parametrize("kind", ["plain", "masked"])
+def test_many_ranks_in_windows_of_shared_memory(device, monkeypatch, kind, room):
+    # No room: a device with little shared memory collects the candidates in global memory.
+    if room is not None:
+        monkeypatch.setattr(rows, "_STATIC", device.shared_limit - 4 * rows._BUCKETS - 8 * room)
+    settings = ((0, 1.0), (0, 0.999), (20000, 0.9), (2000, 1.0))
+    logits = np.stack([logits_of(kind, 33001)] * 2 * len(settings))
+    params = [SamplingParams(0.9, k, p, 19, sampler) for sampler in SAMPLERS for k, p in settings]
+    check_rows(device, logits, params, list(range(len(params))))
+
+
 @pytest.mark.parametrize(("kind", "k"), [("equal", 0), ("equal", 40), ("ties", 700), ("outlier", 1500)])
 def test_buckets_too_large_for_counting_are_sorted(device, kind, k):
     logits = np.stack([logits_of(kind, 2900)] * 2)
