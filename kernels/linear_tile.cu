@@ -6,13 +6,11 @@
 // THREAD_N/4 quads of outputs. Stages of 16 k: weights by asynchronous copies, x through registers, since it
 // is turned k by k on the way. An accumulator sees ascending k.
 // SPLIT 0: the sums of finished blocks of 256 wait in shared memory. SPLIT 1: blockIdx.z names one block of
-// 256 and y is partial sums [blocks][T][N], which linear_fold adds up (bias and add are not read).
-// TURN 1 brings x through registers; TURN 0 by 4-byte copies. RAGGED 0 needs K a multiple of 16 and x 16-byte
-// aligned; RAGGED 1 takes any. EARLY 1 loads the first factors of a stage behind the last products of the one
-// before.
-// Dynamic shared memory: STAGES * 16 * (4*M + sizeof(weight)*W) bytes, and 4*M*W more where SPLIT is 0 and
-// K > 256.
-// Contract section: 6. Verdict: fastest for prefill; see linear_f32.md.
+// 256 and y is partial sums for linear_fold (bias and add are not read): quads [blocks][T][ceil(N/4)], each
+// in reverse. TURN 1 brings x through registers; TURN 0 by 4-byte copies. RAGGED 0 needs K a multiple of 16
+// and x 16-byte aligned; RAGGED 1 takes any. EARLY 1 loads the first factors of a stage behind the last
+// products of the one before. Dynamic shared memory: STAGES * 16 * (4*M + sizeof(weight)*W) bytes, and 4*M*W
+// more where SPLIT is 0 and K > 256. Contract section: 6. Verdict: fastest for prefill; see linear_f32.md.
 #include "linear.cuh"
 #include "ptx.cuh"
 
@@ -60,11 +58,11 @@ static_assert(kPiecesX * kThreads == kM * kChunks && kThreads % kPass == 0, "who
 __device__ constexpr int group_ahead(int i) { return i * kThreads / kPass; }
 __device__ constexpr int k_ahead(int i) { return i * kThreads / 8 % kStep; }
 
-// v + parked sums. A quad waits as (1, 0, 3, 2): its registers then come in the order that puts each sum and
-// its factor of w into different banks of the register file.
+// v + parked sums. A quad waits (and leaves a split layer) in reverse: its registers then come in the order
+// that puts each sum and its factor of w into different banks of the register file.
 __device__ __forceinline__ void add_parked(float* v, const float4& before) {
-  v[1] = __fadd_rn(before.x, v[1]), v[0] = __fadd_rn(before.y, v[0]);
-  v[3] = __fadd_rn(before.z, v[3]), v[2] = __fadd_rn(before.w, v[2]);
+  v[3] = __fadd_rn(before.x, v[3]), v[2] = __fadd_rn(before.y, v[2]);
+  v[1] = __fadd_rn(before.z, v[1]), v[0] = __fadd_rn(before.w, v[0]);
 }
 
 // What a thread brings in: pieces of x by row, of weights by panel; both advance by a stage at a time.
@@ -163,9 +161,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
     const float* rows = stage + k * kM + warp / WARPS_N * 32 + (4 * ty ^ (8 * (k / 4 % 2)));
     const Weight* weights = reinterpret_cast<const Weight*>(stage + kStep * kM) + k * kW + column0;
 #pragma unroll
-    for (int g = 0; g < 2; g++) widen_some<4>(rows + (16 * g ^ (16 * (k / 8))), a[k % 2] + 4 * g);
-#pragma unroll
     for (int g = 0; g < kQuads; g++) widen_some<4>(weights + 32 * g, b[k % 2] + 4 * g);
+#pragma unroll
+    for (int g = 0; g < 2; g++) widen_some<4>(rows + (16 * g ^ (16 * (k / 8))), a[k % 2] + 4 * g);
   };
   // Rows outer and outputs inner, turning at the ends: a factor of the fma before is used again.
   const auto multiply = [&](int k) {
@@ -173,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
     for (int i = 0; i < kThreadM; i++)
 #pragma unroll
       for (int j = 0; j < THREAD_N; j++) {
-        const int jj = i & 1 ? j : THREAD_N - 1 - j;
+        const int jj = i & 1 ? THREAD_N - 1 - j : j;
         sum[i][jj] = __fmaf_rn(a[k % 2][i], b[k % 2][jj], sum[i][jj]);
       }
   };
@@ -230,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
           float4* place = parked + (i * kQuads + g) * kThreads + t;
           float* v = sum[i] + 4 * g;
           if (parking) add_parked(v, *place);
-          *place = make_float4(v[1], v[0], v[3], v[2]);
+          *place = make_float4(v[3], v[2], v[1], v[0]);
           v[0] = v[1] = v[2] = v[3] = 0.0f;
         }
       parking = true;
@@ -245,8 +243,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
     for (int g = 0; g < kQuads; g++) {
       float* v = sum[i] + 4 * g;
 #if SPLIT
-      finish4(v, nullptr, nullptr, y + static_cast<long long>(blockIdx.z) * T * N, row, n0 + column0 + 32 * g,
-              N, wide);
+      const int quad = (n0 + column0) / 4 + 8 * g, quads = (N + 3) / 4;
+      if (quad < quads)
+        reinterpret_cast<float4*>(y)[(static_cast<long long>(blockIdx.z) * T + row) * quads + quad] =
+            make_float4(v[3], v[2], v[1], v[0]);
       continue;
 #endif
       if (parking) add_parked(v, parked[(i * kQuads + g) * kThreads + t]);

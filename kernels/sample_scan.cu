@@ -1,16 +1,17 @@
 // First step of sampling: z = logit/temperature, and what each chunk of a row amounts to.
 //
-// logits [R][V]; temperature [R], 0 = greedy, which needs no z; z [R][V]; partials [R][chunks]; maxima u32
-// [R][8 chunks], the sort key of the largest z of each warp's 256 ids.
-// Grid (chunks of 2048 ids, R), block 256: thread t takes ids t, t + 256, … of its chunk.
-// Contract section: 8. Verdict: the only variant; bound by memory.
+// logits [R][V]; temperature [R], 0 = greedy, which needs no z; z [R][stride]; partials [R][chunks]; maxima
+// u32 [R][8 chunks], the sort key of the largest z of each warp's 256 ids. Grid (chunks of 2048 ids, R),
+// block 256: thread t takes ids t, t + 256, … of its chunk. Contract section: 8. Verdict: the only variant;
+// bound by memory.
 #include "sampling.cuh"
 
 constexpr int kPerThread = 8, kChunk = 256 * kPerThread;
 
 extern "C" __global__ void __launch_bounds__(256)
     sample_scan(const float* __restrict__ logits, const float* __restrict__ temperature,
-                float* __restrict__ z, Partial* __restrict__ partials, unsigned* __restrict__ maxima, int V) {
+                float* __restrict__ z, int stride, Partial* __restrict__ partials,
+                unsigned* __restrict__ maxima, int V) {
   __shared__ Partial warps[8];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first = blockIdx.x * kChunk + threadIdx.x;
   const long long start = static_cast<long long>(blockIdx.y) * V;
@@ -30,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(256)
     const bool finite = fabsf(x[i]) < infinity;
     const float scaled = greedy ? x[i] : __fdiv_rn(x[i], t);
     const bool fits = fabsf(scaled) < infinity;
-    if (!greedy) z[start + id] = scaled;
+    if (!greedy) z[static_cast<long long>(blockIdx.y) * stride + id] = scaled;
     const int flags = (finite              ? kFinite
                        : x[i] == -infinity ? 0
                                            : kBadLogit) |

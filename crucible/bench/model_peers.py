@@ -150,21 +150,21 @@ class Peers:
 
         length = self.short.shape[1] + self.steps
         self._cache = StaticCache(config=self.model.config, max_cache_len=length)
+        at = self.short.shape[1]
+        self._places = [self.torch.full((1, 1), at + i, device="cuda") for i in range(self.steps)]
         self._step = self.torch.compile(self.model.forward, mode="reduce-overhead", fullgraph=True)
         return self._warm(self._static)
 
     def _static(self) -> list[list[int]]:
         torch, at = self.torch, self.short.shape[1]
-        with torch.inference_mode():
+        with torch.no_grad():
             self._cache.reset()
-            places = torch.arange(at, device="cuda")
             options = {"past_key_values": self._cache, "use_cache": True, "logits_to_keep": 1}
-            out = self.model(self.short, cache_position=places, position_ids=places[None], **options)
+            out = self.model(self.short, position_ids=torch.arange(at, device="cuda")[None], **options)
             tokens = [out.logits[:, -1:].argmax(-1)]
-            place = torch.full((1,), at, device="cuda")
-            for _ in range(self.steps - 1):
+            for step in range(self.steps - 1):
                 torch.compiler.cudagraph_mark_step_begin()
-                out = self._step(tokens[-1], cache_position=place, position_ids=place[None], **options)
+                place = self._places[step]
+                out = self._step(tokens[-1], position_ids=place, **options)
                 tokens.append(out.logits[:, -1:].argmax(-1).clone())
-                place = place + 1
             return torch.cat(tokens, 1).tolist()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from crucible.device.base import Device
 
 _ALIGN = 64
+_MOST_VIEWS = 64
 _SLOTS = 2  # the host fills one block while the copy of the other may still be on its way
 
 
@@ -38,12 +39,21 @@ class Layout:
         }
 
 
+@dataclass
+class _Slot:
+    """A block of host memory: the copy that is under way from it, and its views by the layout's id."""
+
+    memory: Any = None
+    copied: Any = None
+    views: dict[int, tuple[Layout, dict]] = field(default_factory=dict)
+
+
 class Staging:
     """Sends blocks to one device; the host memory and the default target are kept between steps."""
 
     def __init__(self, device: Device):
         self._device = device
-        self._slots: list[list[Any]] = [[None, None] for _ in range(_SLOTS)]  # host memory, copy under way
+        self._slots = [_Slot() for _ in range(_SLOTS)]
         self._next = 0
         self._target: Any = None
 
@@ -57,11 +67,16 @@ class Staging:
         """Enqueue one copy of all arrays of the layout into `target` (uint8, at least its bytes)."""
         slot = self._slots[self._next]
         self._next = (self._next + 1) % _SLOTS
-        if slot[1] is not None:
-            slot[1].wait()
-        if slot[0] is None or slot[0].size < layout.nbytes:
-            slot[0] = self._device.host_empty(max(layout.nbytes, 1 << 16))
-        for name, view in layout.views(slot[0]).items():
+        if slot.copied is not None:
+            slot.copied.wait()
+        if slot.memory is None or slot.memory.size < layout.nbytes:
+            slot.memory = self._device.host_empty(max(layout.nbytes, 1 << 16))
+            slot.views.clear()
+        if id(layout) not in slot.views:
+            if len(slot.views) >= _MOST_VIEWS:
+                slot.views.clear()
+            slot.views[id(layout)] = layout, layout.views(slot.memory)
+        for name, view in slot.views[id(layout)][1].items():
             view[...] = values[name]
-        self._device.copy_in(target[: layout.nbytes], slot[0][: layout.nbytes])
-        slot[1] = self._device.event()
+        self._device.copy_in(target[: layout.nbytes], slot.memory[: layout.nbytes])
+        slot.copied = self._device.event()

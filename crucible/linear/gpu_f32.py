@@ -146,7 +146,7 @@ def _tile(device, build: Tile, x, weight, out, scratch, add) -> None:
     grid = (-(-T // rows), -(-N // outputs), _blocks(K) if build.split else 1)
     y = out
     if build.split:
-        shape = (grid[2], T, N)
+        shape = (grid[2], T, -(-N // 4) * 4)
         y = device.empty(shape) if scratch is None else scratch.take("linear_partials", shape)
     kernel.launch(
         grid,
@@ -155,9 +155,9 @@ def _tile(device, build: Tile, x, weight, out, scratch, add) -> None:
         shared=build.shared(K, weight.storage),
     )
     if build.split:
-        args = (y, weight.bias, add, out, np.int32(T), np.int32(N), np.int32(grid[2]))
-        blocks = min(-(-T * N // (1024 if wide else 256)), _MOST_BLOCKS)
-        device.kernel("linear_fold", WIDE=wide).launch(blocks, 256, args)
+        args = (y, weight.bias, add, out, np.int32(T), np.int32(N), np.int32(grid[2]), np.int32(wide))
+        blocks = min(-(-T * -(-N // 4) // 256), _MOST_BLOCKS)
+        device.kernel("linear_fold").launch(blocks, 256, args)
 
 
 def _rows(device, build: Rows, x, weight, out, add) -> None:

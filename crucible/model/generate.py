@@ -4,18 +4,21 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from crucible.attention.run import Launch
 from crucible.attention.variants import default, find
 from crucible.errors import InputError
 from crucible.kv.slices import Slice
 from crucible.model.cache import KVCache, pages_for
+from crucible.model.decoding import Decoding
 from crucible.model.model import Model
 from crucible.model.tokenizer import StreamDecoder
 from crucible.model.transformer import Chosen, check_ids
 from crucible.numerics.checks import real, whole
 from crucible.numerics.digest import digest
 from crucible.sampling.params import SamplingParams
+from crucible.sampling.sample import Sample
 
 # Rows of a prompt that run at once when no chunk is asked for: bounds the scratch memory, moves no bit.
 DEFAULT_CHUNK = 512
@@ -202,9 +205,8 @@ def _stream(
     prompt_kv = _kv_digests(cache, len(ids)) if options.digests else (None, None)
 
     decode_started, decode_seconds, reason = time.perf_counter(), 0.0, "length"
-    while True:
-        (sampled,) = chosen.samples
-        mark = digest(model.device.download(chosen.logits[0])) if options.digests else None
+    for sampled, logits in _steps(model, cache, chosen, len(ids), params, options, launches):
+        mark = digest(model.device.download(logits[0])) if options.digests else None
         tokens.append(sampled.token)
         digests += [mark] if mark else []
         stopped = sampled.token in stops
@@ -217,13 +219,6 @@ def _stream(
         if done:
             reason = "stop" if stopped else "length"
             break
-        position = len(ids) + len(tokens) - 1
-        slices, draws = [Slice(0, position, 1)], [len(tokens)]
-        chosen = model.transformer.choose(
-            [sampled.token], slices, cache, [params], draws, variant=options.variant
-        )
-        launches |= model.transformer.launches
-
     kv = _kv_digests(cache, len(ids) + len(tokens) - 1) if options.digests else (None, None)
     yield Generation(
         text="".join(pieces),
@@ -239,6 +234,42 @@ def _stream(
         attention=tuple(sorted(launches, key=lambda launch: (launch.variant, launch.reason))),
         timings=Timings(model.load_seconds, prefilled - started, decode_seconds),
     )
+
+
+def _steps(
+    model: Model,
+    cache: KVCache,
+    first: Chosen,
+    position: int,
+    params: SamplingParams,
+    options: Options,
+    launches: set[Launch],
+) -> Iterator[tuple[Sample, Any]]:
+    """(token, logits [1][V] that it was taken from, None without digests), one for each of max_tokens.
+
+    Without digests steps may run ahead of the host: what is not asked for any more is lost.
+    """
+    transformer, (sampled,) = model.transformer, first.samples
+    yield sampled, first.logits
+    if options.digests:
+        for draw in range(1, options.max_tokens):
+            slices = [Slice(0, position + draw - 1, 1)]
+            chosen = transformer.choose(
+                [sampled.token], slices, cache, [params], [draw], variant=options.variant
+            )
+            launches |= transformer.launches
+            (sampled,) = chosen.samples
+            yield sampled, chosen.logits
+        return
+    decoding = Decoding(transformer, cache, [0], [sampled.token], [params], [1], options.variant)
+    left = options.max_tokens - 1
+    while left or decoding.pending:
+        while left and decoding.pending < 2 and decoding.runs_ahead:
+            decoding.enqueue()
+            launches |= transformer.launches
+            left -= 1
+        (sampled,) = decoding.collect()
+        yield sampled, None
 
 
 def _kv_digests(cache: KVCache, length: int) -> tuple[str, str]:

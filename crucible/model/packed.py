@@ -43,7 +43,7 @@ RESULTS = (("token", np.int32), ("kept", np.int32), ("status", np.int32), ("u", 
 
 @dataclass(frozen=True)
 class Timing:
-    """Host seconds of one call: packing its arrays, enqueueing their one copy, enqueueing the launches.
+    """Host seconds of one call: checking and packing, enqueueing the one copy, enqueueing the launches.
 
     `path` says how it ran: eager, captured (eager kernels recorded first, then launched as a graph) or
     graph; `upload_bytes` went to the device in `uploads` copies.
@@ -77,7 +77,7 @@ class Step:
     """A checked call on the host: ids, positions [T], descriptors [S][4], rows [R] or None for all.
 
     `sampling` holds the fields of a SampleBatch [R] where tokens are wanted; `advance` leaves the inputs of
-    the next decode step in the block.
+    the next decode step in the block; `started` is when the call began.
     """
 
     ids: np.ndarray
@@ -86,6 +86,7 @@ class Step:
     rows: np.ndarray | None
     sampling: Mapping[str, np.ndarray] | None = None
     advance: bool = False
+    started: float | None = None
 
     @property
     def wanted(self) -> int:
@@ -114,7 +115,7 @@ class PackedRunner:
         fused: bool = True,
     ) -> Ran:
         """One pass; `graphs` None runs it eagerly, as do a trace and a mark."""
-        started = time.perf_counter()
+        started = time.perf_counter() if step.started is None else step.started
         asked, demanded = (default(), False) if variant is None else (find(variant), True)
         sample = step.sampling is not None
         made = topology(step.desc, step.wanted, step.rows is not None, sample, step.advance)

@@ -1,6 +1,7 @@
 """The one forward pass of every model, mode and device (contract section 7)."""
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,6 +74,7 @@ class Transformer:
     _token: object = field(default_factory=object, repr=False)
     _lock: Any = field(default_factory=threading.RLock, repr=False)
     _busy: bool = field(default=False, repr=False)
+    _started: float = field(default=0.0, repr=False)  # when the call under way began
     _last: threading.local = field(default_factory=threading.local, repr=False)
 
     def __post_init__(self) -> None:
@@ -180,6 +182,7 @@ class Transformer:
 
     def _check(self, ids, slices, cache: KVCache, rows) -> tuple[np.ndarray, Packed, Any, np.ndarray | None]:
         """(ids, packed, positions of the rope table, rows or None) of a call, all checked."""
+        self._started = time.perf_counter()
         if self._busy:
             raise InputError("a trace must not call forward on its own transformer; take another one")
         packed = pack(slices)
@@ -213,7 +216,7 @@ class Transformer:
         self._busy = True
         try:
             if self.device.name == "cpu":
-                ran = self._native(ids, packed, capacity, rows, cache, trace, variant)
+                ran = self._native(ids, packed, capacity, rows, cache, trace, variant, graph)
             else:
                 ran = self._packed(ids, packed, rows, cache, sampling, trace, variant, graph, mark, **how)
         finally:
@@ -222,9 +225,9 @@ class Transformer:
         self._last.launches, self._last.timing = ran.launches, ran.timing
         return ran
 
-    def _native(self, ids, packed: Packed, capacity: int, rows, cache, trace, variant) -> Ran:
+    def _native(self, ids, packed: Packed, capacity: int, rows, cache, trace, variant, graph: bool) -> Ran:
         step = (ids, packed.positions, packed.desc)
-        if rows is None and trace is None and packed.rows == len(packed.desc):
+        if graph and rows is None and trace is None and packed.rows == len(packed.desc):
             # Pure decode, one row a slice: recorded once for this number of rows, then replayed.
             return self.runner.replay(self._token, step, capacity, cache, self._rope, variant)
         if rows is None:
@@ -247,7 +250,7 @@ class Transformer:
     ) -> Ran:
         if rows is None and packed.rows != len(packed.desc):
             rows = _ends(packed)
-        step = Step(ids, packed.positions, packed.desc, rows, sampling, advance)
+        step = Step(ids, packed.positions, packed.desc, rows, sampling, advance, self._started)
         graphs = self.captures(cache) if self.graphs and graph and not (trace or mark) else None
         marks = {} if mark is None else {"mark": mark}
         return self.runner.run(step, cache, graphs, self._rope, variant, trace, fused=fused, **marks)

@@ -22,7 +22,8 @@ def _unary(operation: str, device, x):
 def _elementwise(device, entry: str, *args) -> None:
     n = args[0].size
     if n:
-        device.kernel("pointwise", entry).launch(min(-(-n // 256), _BLOCKS), 256, args)
+        per_block = 1024 if entry == "residual" else 256
+        device.kernel("pointwise", entry).launch(min(-(-n // per_block), _BLOCKS), 256, args)
 
 
 def exp(device, x):

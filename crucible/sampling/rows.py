@@ -13,6 +13,7 @@ from crucible.sampling.philox import check_draw
 _CHUNK = 2048  # ids of a block of kernels/sample_scan.cu
 _PARTIAL = 4  # int32 words of what a chunk amounts to
 _BUCKETS = 16384  # of kernels/sample_rows.cu, in dynamic shared memory
+_STATIC = 48 * 1024  # bytes that its static shared memory may take
 _INT32_MAX = 2**31 - 1
 
 # Fields of a batch, and of what sampling gives, with their types.
@@ -109,30 +110,32 @@ def launch(device, logits, batch: SampleBatch, scratch=None, out=None, given_u=N
     if rows == 0:
         return out
     take = _taker(device, scratch)
-    z = take("sample_z", (rows, vocab), np.float32)
-    slots, order = (take(f"sample_{name}", (rows, vocab), np.uint64) for name in ("slots", "order"))
+    z = take("sample_z", (rows, _stride(vocab)), np.float32)
+    slots, order = (take(f"sample_{name}", z.shape, np.uint64) for name in ("slots", "order"))
     partials, maxima = scan(device, logits, batch.temperature, z, take)
+    room = max(0, (device.shared_limit - _STATIC - 4 * _BUCKETS) // 8192 * 1024)
     args = (
-        *(partials, maxima, np.int32(partials.shape[1]), z, slots, order),
+        *(partials, maxima, np.int32(partials.shape[1]), z, np.int32(z.shape[1]), slots, order),
         *(getattr(batch, name) for name in _FIELDS),
-        *(given_u, np.int32(vocab)),
+        *(given_u, np.int32(vocab), np.int32(room)),
         *(getattr(out, name) for name in _RESULTS),
         ids,
     )
-    device.kernel("sample_rows").launch(rows, 1024, args, shared=4 * _BUCKETS)
+    device.kernel("sample_rows").launch(rows, 1024, args, shared=4 * _BUCKETS + 8 * room)
     return out
 
 
 def scan(device, logits, temperature, z, take):
     """(partials int32 [R][chunks][4], maxima uint32 [R][8 chunks]) of logits f32 [R][V].
 
-    z f32 [R][V] gets logit/temperature; it may be None where every temperature is 0.
+    z f32 [R][stride] gets logit/temperature; it may be None where every temperature is 0.
     """
     rows, vocab = logits.shape
     chunks = -(-vocab // _CHUNK)
     partials = take("sample_partials", (rows, chunks, _PARTIAL), np.int32)
     maxima = take("sample_maxima", (rows, 8 * chunks), np.uint32)
-    args = (logits, temperature, z, partials, maxima, np.int32(vocab))
+    stride = np.int32(0 if z is None else z.shape[1])
+    args = (logits, temperature, z, stride, partials, maxima, np.int32(vocab))
     device.kernel("sample_scan").launch((chunks, rows), 256, args)
     return partials, maxima
 
@@ -149,10 +152,17 @@ def logprob_rows(device, logits, out=None, status=None, scratch=None):
     expect_out("out", out, np.float64, (rows, vocab), (logits,))
     expect_out("status", status, np.int32, (rows,), (logits, out))
     if rows:
-        partials, _ = scan(device, logits, device.zeros(rows), None, _taker(device, scratch))
-        args = (logits, partials, np.int32(partials.shape[1]), np.int32(vocab), out, status)
+        take = _taker(device, scratch)
+        partials, _ = scan(device, logits, device.zeros(rows), None, take)
+        e = take("sample_z", (rows, _stride(vocab)), np.float32)
+        sizes = (np.int32(e.shape[1]), np.int32(vocab))
+        args = (logits, partials, np.int32(partials.shape[1]), e, *sizes, out, status)
         device.kernel("logprobs").launch(rows, 1024, args)
     return out, status
+
+
+def _stride(vocab: int) -> int:
+    return -(-vocab // 4) * 4  # rows that vector loads can start
 
 
 def _check_logits(logits) -> None:

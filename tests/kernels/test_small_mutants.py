@@ -34,8 +34,8 @@ MUTANTS = {
         "serial_sum.cuh",
         [
             (
-                "[&](double e) { c = __dadd_rn(c, e); }",
-                "[&](double e) { c = __fadd_rn(static_cast<float>(c), static_cast<float>(e)); }",
+                "c = __dadd_rn(c, static_cast<double>(__shfl_sync(kAllLanes, mine, j)))",
+                "c = __fadd_rn(static_cast<float>(c), __shfl_sync(kAllLanes, mine, j))",
             )
         ],
         *("sampling", "given u"),

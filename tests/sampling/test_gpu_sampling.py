@@ -109,6 +109,18 @@ def test_few_ranks_of_a_large_vocabulary(device, kind):
         assert_same_bits(rank(CPU, logits[0], 0.9, k), found, allow_zero=True)
 
 
+@pytest.mark.parametrize("room", [None, 1024, 0])
+@pytest.mark.parametrize("kind", ["plain", "masked"])
+def test_many_ranks_in_windows_of_shared_memory(device, monkeypatch, kind, room):
+    # No room: a device with little shared memory collects the candidates in global memory.
+    if room is not None:
+        monkeypatch.setattr(rows, "_STATIC", device.shared_limit - 4 * rows._BUCKETS - 8 * room)
+    settings = ((0, 1.0), (0, 0.999), (20000, 0.9), (2000, 1.0))
+    logits = np.stack([logits_of(kind, 33001)] * 2 * len(settings))
+    params = [SamplingParams(0.9, k, p, 19, sampler) for sampler in SAMPLERS for k, p in settings]
+    check_rows(device, logits, params, list(range(len(params))))
+
+
 @pytest.mark.parametrize(("kind", "k"), [("equal", 0), ("equal", 40), ("ties", 700), ("outlier", 1500)])
 def test_buckets_too_large_for_counting_are_sorted(device, kind, k):
     logits = np.stack([logits_of(kind, 2900)] * 2)
@@ -194,17 +206,17 @@ def elements(kind: str, n: int) -> np.ndarray:
     ).astype(F)
 
 
-@pytest.mark.parametrize("n", [1, 15, 256, 4097, 20000])
+@pytest.mark.parametrize("n", [1, 15, 256, 4097, 50003])
 @pytest.mark.parametrize("kind", ["softmax", "halves", "rising"])
 def test_segments_walked_at_once_give_the_serial_sum(device, kind, n):
     e = elements(kind, n)
     c = np.add.accumulate(e.astype(np.float64))
-    length = max(16, -(-n // 256))
+    length = max(32, -(-n // 8192) * 8)
     segments = -(-n // length)
     probes = np.unique([0, n // 3, n // 2, n - 1])
     targets = np.concatenate([c[probes], np.nextafter(c[probes], 0), np.nextafter(c[probes], 9e9)])
     starts, above, reached = (
-        device.empty(257, np.float64),
+        device.empty(1025, np.float64),
         *(device.empty(targets.size, np.int32) for _ in "ab"),
     )
     args = (
@@ -223,7 +235,7 @@ def test_segments_walked_at_once_give_the_serial_sum(device, kind, n):
     assert device.download(above).tolist() == first.tolist()
     first = np.minimum(np.searchsorted(c, targets, side="left"), n - 1)
     assert device.download(reached).tolist() == first.tolist()
-    if n == 20000 and kind != "rising":
+    if n == 50003 and kind != "rising":
         assert np.sum(e, dtype=np.float64) != c[-1]  # in pairs: another number
 
 

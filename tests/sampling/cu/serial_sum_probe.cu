@@ -1,4 +1,4 @@
-// serial_sums by itself: e f32 [n] -> starts f64 [257], and the ranks where the sum passes each target.
+// serial_sums by itself: e f32 [n] -> starts f64 [1025], and the ranks where the sum passes each target.
 #include "serial_sum.cuh"
 
 extern "C" __global__ void __launch_bounds__(1024)
@@ -7,14 +7,13 @@ extern "C" __global__ void __launch_bounds__(1024)
   __shared__ SerialSum sums;
   __shared__ int found;
   __shared__ double sum;
-  const auto element = [=](int i) { return e[i]; };
-  serial_sums(sums, n, element);
-  for (int i = threadIdx.x; i <= kSegments; i += 1024)
-    starts[i] = i * segment_length(n) < n + segment_length(n) ? sums.start[i] : 0.0;
+  serial_sums(sums, e, n);
+  const int length = segment_length(n), segments = (n + length - 1) / length;
+  for (int i = threadIdx.x; i <= kSegments; i += 1024) starts[i] = i <= segments ? sums.start[i] : 0.0;
   for (int i = 0; i < count; i++) {
-    const int a = first_beyond<false>(sums, n, element, targets[i], found, sum);
+    const int a = first_beyond<false>(sums, e, n, targets[i], found, sum);
     __syncthreads();
-    const int b = first_beyond<true>(sums, n, element, targets[i], found, sum);
+    const int b = first_beyond<true>(sums, e, n, targets[i], found, sum);
     __syncthreads();
     if (threadIdx.x == 0) {
       above[i] = a;
