@@ -1,0 +1,71 @@
+"""`crucible gate engine` and `crucible bench engine`: what they print, write and refuse."""
+
+import sys
+
+import pytest
+
+from crucible.cli import main as cli
+from crucible.evidence.record import load
+from crucible.gates import engine_record, engine_workloads
+
+
+@pytest.fixture
+def crucible(monkeypatch, capsys):
+    """Run the command line in this process: crucible(*arguments) -> (exit code, stdout, stderr)."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["crucible", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+            raise SystemExit(0)
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return run
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """A tiny model wherever a command loads one, and few workloads."""
+    from crucible.cli import generate
+
+    model, plan = engine_record.tiny_model(), engine_workloads.workloads
+    monkeypatch.setattr(generate, "load_model", lambda *_: model)
+    monkeypatch.setattr(engine_workloads, "workloads", lambda *a: plan(*a)[16:20])
+
+
+def test_the_gate_prints_its_counts_and_writes_its_record_and_picture(crucible, tiny, tmp_path):
+    record, plot = tmp_path / "engine.json", tmp_path / "timeline.svg"
+    arguments = ("--model", "tiny", "--mode", "f32", "--no-controls", "--json", record, "--plot", plot)
+    code, out, _ = crucible("gate", "engine", *arguments)
+    assert code == 0 and out.endswith("pass\n"), out
+    assert " 14 sequences" in out and "0 differences" in out
+    (made,) = load(record)
+    assert made.verdict == "pass" and made.facts["sequences"] == 38 and plot.exists()
+
+
+def test_a_gate_with_a_wrong_engine_ends_in_one(crucible, tiny, monkeypatch):
+    from crucible.gates import engine
+    from crucible.gates.engine_controls import _RowNoise
+
+    monkeypatch.setattr(engine.run, "__defaults__", (True, None, _RowNoise))
+    code, out, _ = crucible("gate", "engine", "--model", "tiny", "--mode", "f32", "--no-controls")
+    assert code == 1 and "fault: prefix hits in mid-chunk, request" in out and "pass" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [(("--shape", "16"), "REQUESTSxTOKENS"), (("--against", "llama.cpp"), "llama.cpp")],
+)
+def test_the_bench_refuses_what_it_cannot_run(crucible, arguments, named):
+    code, _, err = crucible("bench", "engine", *arguments)
+    assert code == 2 and err.startswith("error: ") and named in err and err.count("\n") == 1
+
+
+def test_the_bench_stands_the_engine_beside_one_request(crucible, tiny, tmp_path):
+    record = tmp_path / "bench.json"
+    arguments = ("--shape", "3x8", "--tokens", "4", "--rounds", "1", "--no-overhead", "--json", record)
+    code, out, _ = crucible("bench", "engine", *arguments)
+    assert code == 0 and "one alone" in out
+    (made,) = load(record)
+    assert made.kind == "bench.engine" and made.environment.device == "cpu"
