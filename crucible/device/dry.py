@@ -19,5 +19,5 @@ class Dry:
         self._found.setdefault((stem, tuple(sorted(defines.items()))), (stem, defines))
         return self
 
-    def launch(self, grid, block, args, shared=0) -> None:
+    def launch(self, grid, block, args, shared=0, early=False) -> None:
         """Nothing."""

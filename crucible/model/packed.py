@@ -11,6 +11,7 @@ import numpy as np
 from crucible.attention.run import Launch
 from crucible.attention.variants import default, find
 from crucible.device import Device
+from crucible.device.dry import Dry
 from crucible.device.graph import capture
 from crucible.device.scratch import Scratch
 from crucible.device.staging import Layout, Staging
@@ -21,7 +22,6 @@ from crucible.model.graphs import Captured, Graphs
 from crucible.model.layers import Inputs, Mark, Pass, Trace, _unmarked
 from crucible.model.topology import (
     Chosen,
-    Rehearsal,
     Topology,
     make_items,
     planned_attention,
@@ -99,7 +99,7 @@ class PackedRunner:
     def __init__(self, device: Device, config: ModelConfig, weights: Weights):
         self.device, self.config, self.weights = device, config, weights
         self.scratch, self.staging = Scratch(device), Staging(device)
-        self._rehearsal = Rehearsal(device)
+        self._rehearsal = Dry(device)
         self._chosen: OrderedDict[tuple, Chosen] = OrderedDict()
         self._found = device.host_empty(1 << 12)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from crucible.attention.plan import Plan, in_waves, tiles
 from crucible.attention.run import VARIANTS, Launch, Problem, choose
-from crucible.device import Device
+from crucible.device.dry import Dry
 from crucible.device.scratch import Scratch
 from crucible.model.cache import KVCache
 from crucible.model.config import ModelConfig
@@ -114,23 +114,6 @@ class BatchPlan(Plan):
         return self._lender.take(f"attention_{name}", (floats,))
 
 
-class _Silent:
-    """A kernel that is not launched."""
-
-    def launch(self, grid, block, args, shared: int = 0) -> None:
-        pass
-
-
-class Rehearsal:
-    """A device on which launchers run to their end and launch nothing, to see what they ask for."""
-
-    def __init__(self, device: Device):
-        self.name, self.shared_limit = device.name, device.shared_limit
-
-    def kernel(self, stem: str, entry: str | None = None, **defines: Any) -> _Silent:
-        return _Silent()
-
-
 class _NoMemory:
     def take(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> None:
         return None
@@ -146,7 +129,7 @@ class Chosen:
 
 
 def rehearse(
-    device: Rehearsal, config: ModelConfig, cache: KVCache, made: Topology, desc, asked: str, demanded: bool
+    device: Dry, config: ModelConfig, cache: KVCache, made: Topology, desc, asked: str, demanded: bool
 ) -> Chosen:
     """Choose the variant for a topology and learn which items it works by."""
     found: dict[ItemKey, np.ndarray] = {}
