@@ -1,5 +1,8 @@
 """The whole attention benchmark: which rows it has, what it compiles ahead, what its record holds."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -91,3 +94,17 @@ def test_a_record_a_part_with_the_copy_bandwidth_and_every_sample():
     assert any(np.isfinite(v) for name, v in second.facts.items() if name.endswith("auto, K/V reads"))
     shown = full.text(found)
     assert "40.0%" in shown and "K/V reads" in shown and "1.65x" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--full"], "error: --full and --counters measure a GPU; add --device cuda"),
+        (["--device", "simt"], "error: attention is timed on cuda or cpu, not on 'simt'"),
+    ],
+)
+def test_the_command_refuses_a_processor_for_what_needs_a_gpu(options, said):
+    code = "from crucible.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "bench", "attention", *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.strip() == said
