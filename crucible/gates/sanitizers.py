@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from crucible.errors import UnavailableError
@@ -42,9 +43,10 @@ def main(path: Path) -> None:
     if shutil.which("compute-sanitizer") is None:
         raise UnavailableError("compute-sanitizer is not on the PATH; it comes with the CUDA toolkit")
     facts: dict[str, str | int] = {}
-    for tool in TOOLS:
-        facts[tool], facts["launches"] = check(tool)
-        print(tool, facts[tool], flush=True)
+    with ThreadPoolExecutor(len(TOOLS)) as pool:  # the tools wait on the host far more than on the GPU
+        for tool, (found, ran) in zip(TOOLS, pool.map(check, TOOLS), strict=True):
+            facts |= {tool: found, "launches": ran}
+            print(tool, found, flush=True)
     clean = all(facts[tool] == "0" for tool in TOOLS)
     record = Record(
         kind="sanitizers",
