@@ -29,9 +29,18 @@ __device__ __forceinline__ long long row_byte(int t, int k, int groups) {
   return (static_cast<long long>(k / kSlice) * groups + t / 8) * kRowGroup + core_byte(t, k);
 }
 
-// Where results go: scale [N]; bias [N] or null; add [T][N] or null, may be y; y [T][N].
+// (row tile, output tile) of a tile's number: bands of kBand row tiles, output after output in a band, so
+// that the blocks which run together share rows and weights.
+constexpr int kBand = 16;
+__device__ __forceinline__ int2 tile_place(int tile, int row_tiles, int output_tiles) {
+  const int band = tile / (kBand * output_tiles), inside = tile % (kBand * output_tiles);
+  const int height = min(kBand, row_tiles - band * kBand);
+  return make_int2(band * kBand + inside % height, inside / height);
+}
+
+// Where results go: add [T][N] or null, may be y; y [T][N].
 struct Finish {
-  const float *scale, *bias, *add;
+  const float* add;
   float* y;
   int N;
 };
@@ -41,28 +50,35 @@ __device__ __forceinline__ float row_unit(float A) { return __fdiv_rn(A, 32512.0
 // f32(T) of both digits' sums.
 __device__ __forceinline__ float joined(int hi, int lo) { return __ll2float_rn(256ll * hi + lo); }
 
-// y = f32(T) * (unit * s), then bias and residual, each with its own rounding; unit = A/32512.
-__device__ __forceinline__ float finished(const Finish& to, float sum, float unit, long long at, int n) {
-  float value = __fmul_rn(sum, __fmul_rn(unit, to.scale[n]));
-  if (to.bias) value = __fadd_rn(value, to.bias[n]);
+// y = f32(T) * (unit * s), then bias (or null) and residual, each with its own rounding; unit = A/32512.
+__device__ __forceinline__ float finished(const Finish& to, float sum, float unit, float s, const float* bias,
+                                          long long at) {
+  float value = __fmul_rn(sum, __fmul_rn(unit, s));
+  if (bias) value = __fadd_rn(value, *bias);
   return to.add ? __fadd_rn(to.add[at], value) : value;
 }
 
-// Outputs n + 8j and n + 8j + 1 of row t for j < kCount, n even; sums(j) gives their f32(T). All that is read
-// comes first: a load after a store to y, which `add` may be, would wait for memory each time. `pairs`: N is
-// even and every array of Finish aligned to 8 bytes.
-template <int kCount, class Sums>
+template <bool kShared>
+__device__ __forceinline__ float2 load_pair(const float* p) {
+  return kShared ? *reinterpret_cast<const float2*>(p) : __ldg(reinterpret_cast<const float2*>(p));
+}
+
+// Outputs n + 8j and n + 8j + 1 of row t for j < kCount, n even; sums(j) gives their f32(T); scale and bias
+// (or null) start at n, in shared memory or not. All that is read comes first: a load after a store to y,
+// which `add` may be, would wait for memory each time. `pairs`: N is even and every array aligned to 8 bytes.
+template <int kCount, bool kShared = false, class Sums>
 __device__ __forceinline__ void store_pairs(const Finish& to, bool pairs, int t, int n, float unit,
-                                            const Sums& sums) {
+                                            const float* scale, const float* bias, const Sums& sums) {
   const long long at = static_cast<long long>(t) * to.N + n;
   if (!pairs) {
 #pragma unroll
     for (int j = 0; j < kCount; j++) {
-      const float2 d = sums(j);
-      const int column = n + 8 * j;
-      const long long i = at + 8 * j;
-      if (column < to.N) to.y[i] = finished(to, d.x, unit, i, column);
-      if (column + 1 < to.N) to.y[i + 1] = finished(to, d.y, unit, i + 1, column + 1);
+      const float2 sum = sums(j);
+      for (int e = 0; e < 2; e++) {
+        const int i = 8 * j + e;
+        if (n + i < to.N)
+          to.y[at + i] = finished(to, e ? sum.y : sum.x, unit, scale[i], bias ? bias + i : nullptr, at + i);
+      }
     }
     return;
   }
@@ -71,15 +87,15 @@ __device__ __forceinline__ void store_pairs(const Finish& to, bool pairs, int t,
   for (int j = 0; j < kCount; j++) {
     const bool inside = n + 8 * j < to.N;
     s[j] = b[j] = a[j] = make_float2(0.0f, 0.0f);
-    if (inside) s[j] = __ldg(reinterpret_cast<const float2*>(to.scale + n + 8 * j));
-    if (inside && to.bias) b[j] = __ldg(reinterpret_cast<const float2*>(to.bias + n + 8 * j));
+    if (inside) s[j] = load_pair<kShared>(scale + 8 * j);
+    if (inside && bias) b[j] = load_pair<kShared>(bias + 8 * j);
     if (inside && to.add) a[j] = *reinterpret_cast<const float2*>(to.add + at + 8 * j);
   }
 #pragma unroll
   for (int j = 0; j < kCount; j++) {
     float2 v = sums(j);
     v = make_float2(__fmul_rn(v.x, __fmul_rn(unit, s[j].x)), __fmul_rn(v.y, __fmul_rn(unit, s[j].y)));
-    if (to.bias) v = make_float2(__fadd_rn(v.x, b[j].x), __fadd_rn(v.y, b[j].y));
+    if (bias) v = make_float2(__fadd_rn(v.x, b[j].x), __fadd_rn(v.y, b[j].y));
     if (to.add) v = make_float2(__fadd_rn(a[j].x, v.x), __fadd_rn(a[j].y, v.y));
     if (n + 8 * j < to.N) *reinterpret_cast<float2*>(to.y + at + 8 * j) = v;
   }

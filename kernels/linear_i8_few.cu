@@ -5,10 +5,9 @@
 // or null, may be y; y [T][N]. Grid (ceil(N/8/PANELS), ceil(T/8)), block 256: a block owns 8 rows by PANELS
 // panels of 8 outputs. It asks for its first weights, makes and quantizes its rows for itself, and then
 // multiplies as linear_i8_rows.cu does, slice by slice. Dynamic shared memory: 1024*ceil(K/64) bytes of
-// digits, [slice][digit][8 rows][64]. `whole`: K is a multiple of 4, x and norm 16-byte aligned; `pairs`: see
-// store_pairs. K at most 2^17 and within shared memory.
-// Contract sections: 2, 3 (sumsq256), 6, 7. Verdict: fastest where a launch costs more than making a row
-// again; see linear_i8.md.
+// digits, [slice][digit][8 rows][64]. `pairs`: see store_pairs. WHOLE: see quantize_rows.cuh. K at most 2^17
+// and within shared memory. Contract sections: 2, 3 (sumsq256), 6, 7. Verdict: fastest where a launch costs
+// more than making a row again; see linear_i8.md.
 #include "norm.cuh"
 #include "ptx.cuh"
 #include "quantize_rows.cuh"
@@ -32,8 +31,8 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     linear_i8_few(const float* __restrict__ x, const float* __restrict__ norm, float eps,
                   const signed char* __restrict__ w, const float* __restrict__ scale,
-                  const float* __restrict__ bias, const float* add, float* y, int T, int N, int K, int pairs,
-                  int whole) {
+                  const float* __restrict__ bias, const float* add, float* y, int T, int N, int K,
+                  int pairs) {
   extern __shared__ uint4 digits[];
   __shared__ int parts[kWarps][PANELS][4][32];
   __shared__ unsigned largest[8];
@@ -77,12 +76,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #endif
   __syncthreads();
   const auto value = [&](int r, int k) {
-    const float4 v = load_quad(from + r * stride, k, K, whole);
+    const float4 v = load_quad(from + r * stride, k, K);
 #if SOURCE == 1
-    const float4 g = load_quad(norm, k, K, whole);
+    const float4 g = load_quad(norm, k, K);
     return normed(v, factors[r], g);
 #elif SOURCE == 2
-    return gated(v, load_quad(from + r * stride + K, k, K, whole));
+    return gated(v, load_quad(from + r * stride + K, k, K));
 #else
     return v;
 #endif
@@ -136,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
     for (int e = 0; e < 4; e++) parts[warp][j][e][lane] = sums[j][e];
   __syncthreads();
-  const Finish to{scale, bias, add, y, N};
+  const Finish to{add, y, N};
   for (int at = threadIdx.x; at < PANELS * 32; at += kThreads) {
     const int tile = at / 32, r = at % 32 >> 2, n = (panel0 + tile) * 8 + 2 * (at & 3);
     if (r >= rows) continue;
@@ -145,7 +144,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     for (int v = 0; v < kWarps; v++)
 #pragma unroll
       for (int e = 0; e < 4; e++) sum[e] += parts[v][tile][e][at % 32];
-    store_pairs<1>(to, pairs, row0 + r, n, row_unit(row_top(largest[r])),
+    store_pairs<1>(to, pairs, row0 + r, n, row_unit(row_top(largest[r])), scale + n,
+                   bias ? bias + n : nullptr,
                    [&](int) { return make_float2(joined(sum[0], sum[2]), joined(sum[1], sum[3])); });
   }
 }

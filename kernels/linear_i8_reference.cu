@@ -32,6 +32,7 @@ extern "C" __global__ void __launch_bounds__(256)
       sums[at] = sum;
       continue;
     }
-    y[at] = finished({scale, bias, add, y, N}, __ll2float_rn(sum), row_unit(top[t]), at, n);
+    y[at] =
+        finished({add, y, N}, __ll2float_rn(sum), row_unit(top[t]), scale[n], bias ? bias + n : nullptr, at);
   }
 }

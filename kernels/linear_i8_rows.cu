@@ -19,17 +19,23 @@
 #define WARPS 4
 #endif
 #ifndef MIN_BLOCKS
-#define MIN_BLOCKS 1
+#define MIN_BLOCKS 0
+#endif
+#if MIN_BLOCKS
+#define BOUNDS __launch_bounds__(32 * WARPS, MIN_BLOCKS)
+#else
+#define BOUNDS __launch_bounds__(32 * WARPS)
 #endif
 #ifndef UNROLL
 #define UNROLL 4
 #endif
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
-    linear_i8_rows(const signed char* __restrict__ rows, const float* __restrict__ top,
-                   const signed char* __restrict__ w, const float* __restrict__ scale,
-                   const float* __restrict__ bias, const float* add, float* y, int T, int N, int K,
-                   int pairs) {
+extern "C" __global__ void BOUNDS linear_i8_rows(const signed char* __restrict__ rows,
+                                                 const float* __restrict__ top,
+                                                 const signed char* __restrict__ w,
+                                                 const float* __restrict__ scale,
+                                                 const float* __restrict__ bias, const float* add, float* y,
+                                                 int T, int N, int K, int pairs) {
   __shared__ int parts[WARPS][GROUPS * PANELS][4][32];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int groups = eights_of(T), panels = eights_of(N), slices = slices_of(K);
@@ -71,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
 #pragma unroll
       for (int e = 0; e < 4; e++) parts[warp][i * PANELS + j][e][lane] = sums[i][j][e];
   __syncthreads();
-  const Finish to{scale, bias, add, y, N};
+  const Finish to{add, y, N};
   for (int at = threadIdx.x; at < GROUPS * PANELS * 32; at += 32 * WARPS) {
     const int tile = at / 32, from = at % 32;
     const int t = (group0 + tile / PANELS) * 8 + (from >> 2),
@@ -82,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
     for (int v = 0; v < WARPS; v++)
 #pragma unroll
       for (int e = 0; e < 4; e++) sum[e] += parts[v][tile][e][from];
-    store_pairs<1>(to, pairs, t, n, row_unit(top[t]),
+    store_pairs<1>(to, pairs, t, n, row_unit(top[t]), scale + n, bias ? bias + n : nullptr,
                    [&](int) { return make_float2(joined(sum[0], sum[2]), joined(sum[1], sum[3])); });
   }
 }

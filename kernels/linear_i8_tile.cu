@@ -1,7 +1,7 @@
 // Linear layer in int8 for many rows: tensor cores on tiles of rows and outputs in shared memory.
 //
 // rows, w: the layouts of linear_i8.cuh; top [T]; scale [N]; bias [N] or null; add [T][N] or null, may be y;
-// y [T][N]. Grid (row tiles, output tiles), block 32*WARPS_M*WARPS_N. A warp owns TILE_M groups of 8 rows by
+// y [T][N]. Grid: a block for every tile, block 32*WARPS_M*WARPS_N. A warp owns TILE_M groups of 8 rows by
 // TILE_N panels of 8 outputs; a group is one m16 operand, digits hi above lo, so a thread ends with both sums
 // of its outputs. Slices of 64 k come by asynchronous copies into STAGES buffers. Groups and panels past the
 // end are copies of the last one, never stored. Dynamic shared memory: STAGES * (1024 * groups + 512 *
@@ -50,7 +50,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
   extern __shared__ uint4 memory[];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int groups = eights_of(T), panels = eights_of(N), slices = slices_of(K);
-  const int group0 = blockIdx.x * kGroups, panel0 = blockIdx.y * kPanels;
+  const int2 place =
+      tile_place(blockIdx.x, (groups + kGroups - 1) / kGroups, (panels + kPanels - 1) / kPanels);
+  const int group0 = place.x * kGroups, panel0 = place.y * kPanels;
 
   const signed char *row_from[kRowPieces], *panel_from[kPanelPieces];
 #pragma unroll
@@ -120,13 +122,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS)
     }
   }
 
-  const Finish to{scale, bias, add, y, N};
+  const Finish to{add, y, N};
 #pragma unroll
   for (int i = 0; i < TILE_M; i++) {
     const int t = (group0 + my_group + i) * 8 + (lane >> 2);
     if (t >= T) continue;
     const int n = (panel0 + my_panel) * 8 + 2 * (lane & 3);
-    store_pairs<TILE_N>(to, pairs, t, n, row_unit(top[t]), [&](int j) {
+    store_pairs<TILE_N>(to, pairs, t, n, row_unit(top[t]), scale + n, bias ? bias + n : nullptr, [&](int j) {
       const int (&sum)[4] = sums[i][j];
       return make_float2(joined(sum[0], sum[2]), joined(sum[1], sum[3]));
     });

@@ -34,6 +34,7 @@
 namespace {
 
 constexpr int kGroups = 4 * WARPGROUPS, kPanels = TILE_N / 8;
+constexpr int kConsumers = 128 * WARPGROUPS, kEnds = (TILE_N + kConsumers - 1) / kConsumers;
 constexpr int kStage = kGroups * kRowGroup + kPanels * kWeightPanel;
 
 // A place in the ring of buffers; `phase` is the parity of its round.
@@ -55,10 +56,11 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 32, MIN_BLOCKS)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ unsigned long long full[STAGES], empty[STAGES];
+  __shared__ __align__(8) float ends[2][2][TILE_N];  // [round][scale, bias]
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   const int groups = eights_of(T), panels = eights_of(N), slices = slices_of(K);
-  const int row_tiles = (groups + kGroups - 1) / kGroups,
-            tiles = row_tiles * ((panels + kPanels - 1) / kPanels);
+  const int row_tiles = (groups + kGroups - 1) / kGroups, output_tiles = (panels + kPanels - 1) / kPanels;
+  const int tiles = row_tiles * output_tiles;
   const unsigned base = shared_address(memory), full0 = shared_address(full), empty0 = shared_address(empty);
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; s++) {
@@ -72,7 +74,8 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 32, MIN_BLOCKS)
   if (warp == 4 * WARPGROUPS) {
     if (lane != 0) return;
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-      const int group0 = tile % row_tiles * kGroups, panel0 = tile / row_tiles * kPanels;
+      const int2 place = tile_place(tile, row_tiles, output_tiles);
+      const int group0 = place.x * kGroups, panel0 = place.y * kPanels;
       const unsigned row_bytes = min(kGroups, groups - group0) * kRowGroup;
       const unsigned panel_bytes = min(kPanels, panels - panel0) * kWeightPanel;
       const signed char* a = rows + static_cast<long long>(group0) * kRowGroup;
@@ -91,10 +94,19 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 32, MIN_BLOCKS)
     return;
   }
   const int my_group = warp >> 2 << 2;
-  const Finish to{scale, bias, add, y, N};
-  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const int t = (tile % row_tiles * kGroups + warp) * 8 + (lane >> 2);
-    const float A = t < T ? top[t] : 0.0f;  // read here, so that the products hide it
+  const Finish to{add, y, N};
+  for (int tile = blockIdx.x, round = 0; tile < tiles; tile += gridDim.x, round ^= 1) {
+    const int2 place = tile_place(tile, row_tiles, output_tiles);
+    const int t = (place.x * kGroups + warp) * 8 + (lane >> 2), n0 = place.y * TILE_N;
+    // Read here, so that the products hide it.
+    const float A = t < T ? top[t] : 0.0f;
+    float my_scale[kEnds], my_bias[kEnds];
+#pragma unroll
+    for (int i = 0; i < kEnds; i++) {
+      const int n = n0 + threadIdx.x + i * kConsumers;
+      my_scale[i] = n < N ? scale[n] : 0.0f;
+      my_bias[i] = n < N && bias ? bias[n] : 0.0f;
+    }
     int d[TILE_N / 2];
 #pragma unroll
     for (int i = 0; i < TILE_N / 2; i++) d[i] = 0;
@@ -123,14 +135,23 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 32, MIN_BLOCKS)
       sums[i + 1] = joined(d[2 * i + 1], d[2 * i + 3]);
     }
     hold(sums);  // half the registers are free before anything is read
+#pragma unroll
+    for (int i = 0; i < kEnds; i++) {
+      const int column = threadIdx.x + i * kConsumers;
+      if (column < TILE_N) ends[round][0][column] = my_scale[i], ends[round][1][column] = my_bias[i];
+    }
+    meet_some<kConsumers>();  // and two rounds of ends keep the next tile's from overtaking
     if (t < T) {
       const float unit = row_unit(A);
-      int n[1] = {tile / row_tiles * TILE_N + 2 * (lane & 3)};
-      hold(n);  // or all addresses would be made, and spilled, before the products
+      int column[1] = {2 * (lane & 3)};
+      hold(column);  // or all addresses would be made, and spilled, before the products
 #pragma unroll
-      for (int j = 0; j < kPanels; j += STRIP)
-        store_pairs<STRIP>(to, pairs, t, n[0] + 8 * j, unit,
-                           [&](int i) { return make_float2(sums[2 * (i + j)], sums[2 * (i + j) + 1]); });
+      for (int j = 0; j < kPanels; j += STRIP) {
+        const int at = column[0] + 8 * j;
+        store_pairs<STRIP, true>(
+            to, pairs, t, n0 + at, unit, ends[round][0] + at, bias ? ends[round][1] + at : nullptr,
+            [&](int i) { return make_float2(sums[2 * (i + j)], sums[2 * (i + j) + 1]); });
+      }
     }
     __syncwarp();
   }

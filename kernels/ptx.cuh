@@ -109,7 +109,7 @@ __device__ __forceinline__ void load_cores(SharedFloats cores, unsigned (&r)[4])
 // 4t..; c[0], c[1] line g, columns 2t and 2t + 1; c[2], c[3] line g + 8 (sm_80).
 __device__ __forceinline__ void mma_i8(int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
                                        unsigned b0, unsigned b1) {
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};\n"
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])

@@ -31,7 +31,7 @@ __device__ __forceinline__ void add_squares(float (&a)[4], const float4& v) {
 
 extern "C" __global__ void __launch_bounds__(kMostThreads)
     quantize_rmsnorm(const float* x, const float* __restrict__ w, float* y, signed char* __restrict__ rows,
-                     float* __restrict__ top, int T, int K, float eps, int whole) {
+                     float* __restrict__ top, int T, int K, float eps) {
   extern __shared__ uint4 digits[];
   __shared__ float eighths[kMostThreads / 8];
   const int p = threadIdx.x % kRowThreads;
@@ -42,23 +42,23 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
 #pragma unroll
   for (int i = 0; i < KEPT; i++) {
     const int k = 4 * (p + i * kRowThreads);
-    kept[i] = t < T ? load_quad(row, k, K, whole) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    weight[i] = load_quad(w, k, K, whole);  // asked for before the sum, so that both latencies overlap
+    kept[i] = t < T ? load_quad(row, k, K) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    weight[i] = load_quad(w, k, K);  // asked for before the sum, so that both latencies overlap
   }
 #pragma unroll
   for (int i = 0; i < KEPT; i++) add_squares(a, kept[i]);  // +0 past K changes no square sum
   for (int k = 4 * (p + KEPT * kRowThreads); t < T && k < K; k += 4 * kRowThreads)
-    add_squares(a, load_quad(row, k, K, whole));
+    add_squares(a, load_quad(row, k, K));
   const float r = rms_factor(join_row(a, eighths), K, eps);
   quantize_block(rows, top, T, K, digits, [&](int i, int k) {
-    const float4 v = i < KEPT ? kept[i % KEPT] : load_quad(row, k, K, whole);
-    const float4 g = i < KEPT ? weight[i % KEPT] : load_quad(w, k, K, whole);
+    const float4 v = i < KEPT ? kept[i % KEPT] : load_quad(row, k, K);
+    const float4 g = i < KEPT ? weight[i % KEPT] : load_quad(w, k, K);
     const float4 n = normed(v, r, g);
-    if (y && i < KEPT) store_quad(y + t * K, k, K, whole, n);
+    if (y && i < KEPT) store_quad(y + t * K, k, K, n);
     return n;
   });
   if (y && t < T)  // last, since y may be x
     for (int k = 4 * (p + KEPT * kRowThreads); k < K; k += 4 * kRowThreads) {
-      store_quad(y + t * K, k, K, whole, normed(load_quad(row, k, K, whole), r, load_quad(w, k, K, whole)));
+      store_quad(y + t * K, k, K, normed(load_quad(row, k, K), r, load_quad(w, k, K)));
     }
 }

@@ -46,17 +46,21 @@ __device__ __forceinline__ uint2 digit_words(const float4& v, float factor) {
   return words;
 }
 
-// Columns k..k+3 of a row of K floats, k a multiple of 4, +0 past K; `whole` says that K is a multiple of 4
-// and the row 16-byte aligned.
-__device__ __forceinline__ float4 load_quad(const float* row, int k, int K, bool whole) {
+// WHOLE 1: K is a multiple of 4 and rows are 16-byte aligned. No branch then stands between loads.
+#ifndef WHOLE
+#define WHOLE 0
+#endif
+
+// Columns k..k+3 of a row of K floats, k a multiple of 4, +0 past K.
+__device__ __forceinline__ float4 load_quad(const float* row, int k, int K) {
   if (k >= K) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if (whole) return *reinterpret_cast<const float4*>(row + k);
+  if (WHOLE) return *reinterpret_cast<const float4*>(row + k);
   return make_float4(row[k], k + 1 < K ? row[k + 1] : 0.0f, k + 2 < K ? row[k + 2] : 0.0f,
                      k + 3 < K ? row[k + 3] : 0.0f);
 }
-__device__ __forceinline__ void store_quad(float* row, int k, int K, bool whole, const float4& v) {
-  if (whole && k < K) {
-    *reinterpret_cast<float4*>(row + k) = v;
+__device__ __forceinline__ void store_quad(float* row, int k, int K, const float4& v) {
+  if (WHOLE) {
+    if (k < K) *reinterpret_cast<float4*>(row + k) = v;
     return;
   }
   const float value[4] = {v.x, v.y, v.z, v.w};
@@ -109,8 +113,9 @@ __device__ __forceinline__ void quantize_block(signed char* rows, float* top, in
     const int quad = p + i * kRowThreads;
     kept[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (t < T && quad < quads) kept[i] = value(i, 4 * quad);
-    largest = max(largest, magnitude(kept[i]));
   }
+#pragma unroll
+  for (int i = 0; i < KEPT; i++) largest = max(largest, magnitude(kept[i]));
   for (int i = KEPT, quad = p + KEPT * kRowThreads; t < T && quad < quads; i++, quad += kRowThreads)
     largest = max(largest, magnitude(value(i, 4 * quad)));
   largest = warp_max(largest);

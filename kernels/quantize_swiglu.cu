@@ -6,11 +6,10 @@
 
 extern "C" __global__ void __launch_bounds__(kMostThreads)
     quantize_swiglu(const float* __restrict__ gate_up, signed char* __restrict__ rows,
-                    float* __restrict__ top, int T, int K, int whole) {
+                    float* __restrict__ top, int T, int K) {
   extern __shared__ uint4 digits[];
   const long long t = blockIdx.x * (blockDim.x / kRowThreads) + threadIdx.x / kRowThreads;
   const float* gate = gate_up + t * 2 * K;
-  quantize_block(rows, top, T, K, digits, [=](int, int k) {
-    return gated(load_quad(gate, k, K, whole), load_quad(gate + K, k, K, whole));
-  });
+  quantize_block(rows, top, T, K, digits,
+                 [=](int, int k) { return gated(load_quad(gate, k, K), load_quad(gate + K, k, K)); });
 }

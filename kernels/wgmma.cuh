@@ -37,6 +37,12 @@ __device__ __forceinline__ void bulk_copy(unsigned to, const void* from, unsigne
       : "memory");
 }
 
+// __syncthreads for the kThreads threads that call it, a multiple of 32.
+template <int kThreads>
+__device__ __forceinline__ void meet_some() {
+  asm volatile("bar.sync 1, %0;\n" ::"n"(kThreads) : "memory");
+}
+
 // An operand of cores (8 lines of 16 bytes, contiguous, no swizzle): bytes from a core to the next along k
 // and to the next along its lines.
 __device__ __forceinline__ unsigned long long core_operand(unsigned address, unsigned along_k,

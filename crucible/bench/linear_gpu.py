@@ -117,19 +117,28 @@ class _Buffers:
 
 
 def int8_calls(device, layer: Layer, timer: Cupy) -> list[Call]:
-    """Our int8 layer, quantization of the activations included."""
+    """Our int8 layer, quantization of the activations included, held to the reference's bits."""
+    from crucible.linear.gpu_i8 import linear_int8
+    from crucible.linear.gpu_i8_kernels import choose as int8_choice
     from crucible.linear.weights import pack
 
     n, k = layer.bank.n, layer.bank.k
     w = device.upload(layer.bank.host_w)
     weights = [pack(device, w, "int8") for _ in range(copies(n, k, 1))]
     turn, scratch = itertools.cycle(weights), _Buffers(device)
+    expected = device.empty(layer.out.shape)
+    linear_int8(device, layer.x, weights[0], expected, scratch, kernel="reference")
 
-    def run():
+    def run(turn=turn):
         linear(device, layer.x, next(turn), layer.out, scratch)
 
+    run(itertools.repeat(weights[0]))
+    result = compare(device.download(expected), device.download(layer.out))
+    chosen = int8_choice(device, layer.rows, n, k, floats=True)
+    if result.differing or result.nan:
+        raise InputError(f"int8 kernel {chosen} differs from the reference: {result}; not timed")
     what = "int8 weights, 16-bit activations, exact sums"
-    return [Call("crucible int8", what, run, True, timer)]
+    return [Call("crucible int8", what, run, True, timer, {"kernel": chosen})]
 
 
 def torch_calls(layer: Layer, timer: Torch) -> list[Call]:
@@ -165,6 +174,9 @@ def torch_calls(layer: Layer, timer: Torch) -> list[Call]:
         ]
         what = "other arithmetic: int8 product alone, 8-bit activations, no scales"
         calls.append(call("torch._int_mm", what, lambda w: torch._int_mm(bytes_x, w.t()), bytes_w))
+        digits = torch.cat([bytes_x, bytes_x])
+        what = "int8 product of both digits alone, no quantization, no scales"
+        calls.append(call("torch._int_mm x2", what, lambda w: torch._int_mm(digits, w.t()), bytes_w))
     return calls
 
 

@@ -1,7 +1,6 @@
 """Rebuild the table that an f32 layer's kernel is chosen by: every kernel at every shape, on this GPU."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -10,7 +9,7 @@ from crucible.bench.linear import SHAPES, Shape
 from crucible.bench.linear_gpu import Bank, Layer, our_calls
 from crucible.device.nvrtc import compile_cubin
 from crucible.linear import gpu_choice
-from crucible.linear.gpu_f32 import Rows, source
+from crucible.linear.gpu_f32 import Rows, Tile, source
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 STORAGES = ("f32", "bf16")
@@ -22,28 +21,33 @@ MORE = (
     Shape("large", "down", 1536, 8960),
 )
 LAUNCHES = 20
-MOST_ROWS_OF_ROWS = 64  # kernels for few rows are not worth a measurement beyond
+MOST_ROWS_OF_ROWS = 64  # where kernels for few rows are still measured
+
+
+def sources() -> list[tuple[str, dict[str, int]]]:
+    """(stem, macros) of everything that a measurement launches."""
+    found = [source(b, storage) for b in gpu_choice.KERNELS.values() for storage in STORAGES]
+    return [*found, ("linear_fold", {})]
 
 
 def _compile(arch: str, say: Callable[[str], None]) -> None:
     """Fill the cache before anything is timed."""
-    jobs = [source(b, storage) for b in gpu_choice.KERNELS.values() for storage in STORAGES]
+    jobs = sources()
     say(f"compiling {len(jobs)} kernels")
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda job: compile_cubin(job[0], arch, job[1]), jobs))
+    for stem, macros in jobs:
+        compile_cubin(stem, arch, macros)
 
 
 def _worth(rows: int) -> list[str]:
     """Kernels that may be fastest for a number of rows."""
     names = []
     for name, build in gpu_choice.KERNELS.items():
-        if build is None:
-            continue
-        extent = build.extent[0]
-        if isinstance(build, Rows):
-            if rows <= MOST_ROWS_OF_ROWS and extent < 4 * rows and rows <= 8 * extent:
-                names.append(name)
-        elif extent <= 4 * rows:
+        if (
+            isinstance(build, Rows)
+            and min(rows / 2, 16) <= build.extent[0] < 2 * rows <= 2 * MOST_ROWS_OF_ROWS
+        ):
+            names.append(name)
+        if isinstance(build, Tile) and build.extent[0] <= 2 * rows:
             names.append(name)
     return names
 

@@ -20,7 +20,7 @@ class Kernel:
         self.resources = cubin.resources[entry]
         self.parameters = tuple(launch.Parameter("?", size) for size in cubin.parameter_sizes[entry])
         self.shared_limit = shared_limit - self.resources.static_shared
-        self._opted_in = _DEFAULT_SHARED
+        self._opted_in = _DEFAULT_SHARED - self.resources.static_shared
 
     def launch(self, grid, block, args, shared: int = 0) -> None:
         """Enqueue on the current stream, also inside a graph capture; shapes and checks as on simt.

@@ -13,6 +13,7 @@ from crucible.attention.run import run
 from crucible.attention.variants import VARIANTS
 from crucible.bench.attention_shapes import LAYER, Case, case
 from crucible.errors import UnsupportedError
+from crucible.gates.every_int8_kernel import int8_launches
 from crucible.gates.every_linear_kernel import linear_launches
 from crucible.gates.every_small_kernel import block_launches, sampling_launches
 from crucible.numerics.bits import assert_same_bits
@@ -56,6 +57,7 @@ def launches(name: str = "cuda") -> Iterator[str]:
         store_kv(device, *own, *arrays[1:], LAYER)
         yield f"rope and kv_store D={D}"
     yield from linear_launches(device)
+    yield from int8_launches(device)
     yield from block_launches(device)
     yield from sampling_launches(device)
 

@@ -13,15 +13,41 @@ TABLE = Path(__file__).with_name("dispatch_f32.json")
 FORMAT = "crucible-linear-dispatch"
 KEPT = 3  # fastest kernels of a point in the file, so that one that does not fit has a next best
 
+# Rows x outputs of a block; "split" gives each block of K to a block of its own; "k" means that lanes of a
+# warp share out blocks of K.
 KERNELS: dict[str, Tile | Rows | None] = {
     "reference": None,
     "tile-128x128": Tile(stages=3),
     "tile-128x256": Tile(thread_n=16, stages=3, min_blocks=1),
-    "tile-64x128-split": Tile(warps_m=2, stages=3, split=1, min_blocks=4),
-    "rows-1": Rows(),
-    "rows-4": Rows(thread_m=4),
-    "rows-8": Rows(thread_m=8, block_lanes=2),
-    "rows-16": Rows(thread_m=8, row_lanes=2, block_lanes=1, thread_n=2, step=16),
+    "tile-128x256-early": Tile(thread_n=16, stages=2, min_blocks=1, early=1),
+    "tile-64x128": Tile(warps_m=2, min_blocks=4),
+    "split-128x128": Tile(stages=3, split=1),
+    "split-64x128": Tile(warps_m=2, split=1, min_blocks=4),
+    "split-64x128-early": Tile(warps_m=2, split=1, min_blocks=3, early=1),
+    "split-64x128-copied": Tile(warps_m=2, split=1, min_blocks=3, early=1, turn=0),
+    "split-64x64": Tile(thread_n=4, warps_m=2, stages=3, split=1, min_blocks=4, early=1),
+    "split-64x64-copied": Tile(thread_n=4, warps_m=2, stages=3, split=1, min_blocks=4, early=1, turn=0),
+    "split-32x128": Tile(thread_n=4, warps_m=1, warps_n=4, stages=3, split=1, min_blocks=4, early=1),
+    "rows-1x8k": Rows(step=64),
+    "rows-1x32": Rows(block_lanes=1, step=64),
+    "rows-1x64": Rows(block_lanes=1, thread_n=2, step=64, stages=3),
+    "rows-2x8k": Rows(thread_m=2, step=64, stages=3),
+    "rows-2x32": Rows(thread_m=2, block_lanes=1, step=64, stages=3),
+    "rows-2x64": Rows(thread_m=2, block_lanes=1, thread_n=2),
+    "rows-4x8k": Rows(thread_m=4, step=64, stages=3),
+    "rows-4x16k": Rows(thread_m=4, block_lanes=2),
+    "rows-4x32": Rows(thread_m=4, block_lanes=1, step=64, stages=3),
+    "rows-4x64": Rows(thread_m=4, block_lanes=1, thread_n=2),
+    "rows-8x8": Rows(thread_m=2, row_lanes=4, block_lanes=1),
+    "rows-8x16": Rows(thread_m=4, row_lanes=2, block_lanes=1),
+    "rows-8x32": Rows(thread_m=4, row_lanes=2, block_lanes=1, thread_n=2, step=16),
+    "rows-8x64": Rows(thread_m=8, block_lanes=1, thread_n=2, step=16),
+    "rows-8x128": Rows(thread_m=8, block_lanes=1, thread_n=4, step=16),
+    "rows-16x8": Rows(thread_m=4, row_lanes=4, block_lanes=1),
+    "rows-16x16": Rows(thread_m=4, row_lanes=4, block_lanes=1, thread_n=2),
+    "rows-16x32": Rows(thread_m=4, row_lanes=4, block_lanes=1, thread_n=4, step=16),
+    "rows-16x32-tall": Rows(thread_m=8, row_lanes=2, block_lanes=1, thread_n=2, step=16),
+    "rows-16x64": Rows(thread_m=8, row_lanes=2, block_lanes=1, thread_n=4, stages=3),
 }
 
 

@@ -55,8 +55,7 @@ def quantize_rows(device, x, scratch=None) -> tuple[QuantizedRows, object]:
     """x f32 [T][K] -> (rows, A f32 [T]), in buffers of `scratch` where one is given."""
     rows, k = x.shape
     q, top = _rows(device, rows, k, scratch)
-    whole = np.int32(k % 4 == 0 and _address(x) % 16 == 0)
-    _per_row(device, "quantize_rows", q, (x, q.digits, top, np.int32(rows), np.int32(k), whole))
+    _per_row(device, "quantize_rows", q, (x,), (x, q.digits, top, np.int32(rows), np.int32(k)))
     return q, top
 
 
@@ -68,9 +67,9 @@ def rmsnorm_quantize(device, x, norm_weight, eps, scratch=None, out=None) -> tup
     if out is not None:
         expect_out("out", out, np.float32, (rows, k), (norm_weight,), (x,))
     q, top = _rows(device, rows, k, scratch)
-    aligned = all(a is None or _address(a) % 16 == 0 for a in (x, norm_weight, out))
-    sizes = (np.int32(rows), np.int32(k), np.float32(eps), np.int32(k % 4 == 0 and aligned))
-    _per_row(device, "quantize_rmsnorm", q, (x, norm_weight, out, q.digits, top, *sizes))
+    sizes = (np.int32(rows), np.int32(k), np.float32(eps))
+    floats = (x, norm_weight, out)
+    _per_row(device, "quantize_rmsnorm", q, floats, (*floats, q.digits, top, *sizes))
     return q, top
 
 
@@ -79,9 +78,8 @@ def swiglu_quantize(device, gate_up, ffn: int, scratch=None) -> tuple[QuantizedR
     expect("gate_up", gate_up, np.float32, (None, 2 * ffn))
     rows = gate_up.shape[0]
     q, top = _rows(device, rows, ffn, scratch)
-    whole = np.int32(ffn % 4 == 0 and _address(gate_up) % 16 == 0)
-    args = (gate_up, q.digits, top, np.int32(rows), np.int32(ffn), whole)
-    _per_row(device, "quantize_swiglu", q, args)
+    args = (gate_up, q.digits, top, np.int32(rows), np.int32(ffn))
+    _per_row(device, "quantize_swiglu", q, (gate_up,), args)
     return q, top
 
 
@@ -165,7 +163,7 @@ def _rows(device, rows: int, k: int, scratch) -> tuple[QuantizedRows, object]:
     return QuantizedRows(digits, rows, k), scratch.take("quantized_tops", (rows,))
 
 
-def _per_row(device, stem: str, q: QuantizedRows, args) -> None:
+def _per_row(device, stem: str, q: QuantizedRows, floats, args) -> None:
     """Launch a kernel of kernels/quantize_rows.cuh: two or more rows a block fill the sectors written."""
     if not q.rows:
         return
@@ -177,7 +175,7 @@ def _per_row(device, stem: str, q: QuantizedRows, args) -> None:
         together //= 2
     shared = 2 * together * (padded + 16)
     direct = int(shared > device.shared_limit - _STATIC_SHARED)
-    kernel = device.kernel(stem, KEPT=kept, DIRECT=direct)
+    kernel = device.kernel(stem, KEPT=kept, DIRECT=direct, WHOLE=kernels.whole(q.k, *floats))
     kernel.launch(-(-q.rows // 8) * 8 // together, 64 * together, args, shared=0 if direct else shared)
 
 
@@ -186,7 +184,3 @@ def _expect_rows(q, weight: LinearWeight) -> None:
         raise InputError(f"q is {type(q).__name__}; it must come from this device's quantize_rows")
     if q.k != weight.k:
         raise InputError(f"q has rows of {q.k}; the layer takes {weight.k}")
-
-
-def _address(array) -> int:
-    return array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr

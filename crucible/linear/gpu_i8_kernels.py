@@ -26,7 +26,7 @@ class Tile:
 
     def launch(self, kernel, args, T: int, N: int, K: int) -> None:
         groups, panels = self.warps_m * self.tile_m, self.warps_n * self.tile_n
-        grid = (-(-T // (8 * groups)), -(-N // (8 * panels)))
+        grid = -(-T // (8 * groups)) * -(-N // (8 * panels))
         shared = self.stages * (1024 * groups + 512 * panels)
         kernel.launch(grid, 32 * self.warps_m * self.warps_n, args, shared=shared)
 
@@ -39,7 +39,7 @@ class Rows:
     panels: int = 2
     warps: int = 4
     unroll: int = 4
-    min_blocks: int = 1
+    min_blocks: int = 0
 
     stem = "linear_i8_rows"
 
@@ -103,32 +103,28 @@ KERNELS: dict[str, Tile | Rows | Few | Wgmma | None] = {
     "tile-64x64": Tile(tile_n=4, min_blocks=3),
     "tile-32x128": Tile(warps_m=1, warps_n=4, tile_n=4, min_blocks=3),
     "tile-32x64": Tile(warps_m=1, warps_n=4, tile_n=2, stages=6, min_blocks=4),
-    "wgmma-64x64": Wgmma(64, 2, 8, 2),
-    "wgmma-64x128": Wgmma(128, 2, 6, 2),
-    "wgmma-64x128-s2": Wgmma(128, 2, 6, 2, strip=2),
-    "wgmma-64x256": Wgmma(256, 2, 8, 1),
-    "wgmma-64x256-p": Wgmma(256, 2, 8, 1, waves=1),
-    "wgmma-64x128-p": Wgmma(128, 2, 6, 2, waves=2),
-    "wgmma-128x128-p": Wgmma(128, 4, 6, 1, waves=1),
+    "wgmma-32x64": Wgmma(64, 1, 8, 4, strip=8),
     "wgmma-32x128": Wgmma(128, 1, 6, 3),
-    "wgmma-32x64": Wgmma(64, 1, 8, 4),
-    "wgmma-32x64-s8": Wgmma(64, 1, 8, 4, strip=8),
-    "rows-8x8": Rows(1, 1, 8),
-    "rows-8x16": Rows(1, 2, 4),
+    "wgmma-64x64": Wgmma(64, 2, 8, 2, strip=8),
+    "wgmma-64x128": Wgmma(128, 2, 6, 2, waves=2),
+    "wgmma-64x128-s8": Wgmma(128, 2, 6, 2, strip=8, waves=2),
+    "wgmma-64x128-s2": Wgmma(128, 2, 6, 2, strip=2, waves=2),
+    "wgmma-64x128-all": Wgmma(128, 2, 6, 2),
+    "wgmma-64x256": Wgmma(256, 2, 8, 1, waves=1),
+    "wgmma-128x128": Wgmma(128, 4, 6, 1, waves=1),
+    "rows-8x8": Rows(1, 1, 8, min_blocks=1),
+    "rows-8x16": Rows(1, 2, 4, min_blocks=1),
     "rows-8x32": Rows(1, 4, 4),
-    "rows-8x32-b8": Rows(1, 4, 4, min_blocks=8),
-    "rows-8x32-w2": Rows(1, 4, 2, 6),
-    "rows-8x32-w2b": Rows(1, 4, 2, 4, 12),
-    "rows-8x64": Rows(1, 8, 2, 3),
-    "rows-16x8": Rows(2, 1, 8),
-    "rows-16x16": Rows(2, 2, 4),
+    "rows-8x32-m1": Rows(1, 4, 4, min_blocks=1),
+    "rows-8x32-w2": Rows(1, 4, 2, 6, min_blocks=1),
+    "rows-16x8": Rows(2, 1, 8, min_blocks=1),
+    "rows-16x16": Rows(2, 2, 4, min_blocks=1),
     "rows-16x32": Rows(2, 4, 4),
-    "rows-16x32-b6": Rows(2, 4, 4, min_blocks=6),
-    "rows-16x32-w2": Rows(2, 4, 2, 4),
-    "rows-16x64-w2": Rows(2, 8, 2, 2),
+    "rows-16x32-m1": Rows(2, 4, 4, min_blocks=1),
     "few-8": Few(1, 4),
     "few-16": Few(2, 2),
     "few-32": Few(4, 2),
+    "few-64": Few(8, 1),
 }
 
 
@@ -139,15 +135,19 @@ def choose(device, T: int, N: int, K: int, floats: bool = False) -> str:
     """
     if K > INT32_K:
         return "reference"
-    if floats and T <= 4 and N < 8192 and few_shared(K) <= device.shared_limit >> 1:
-        return "few-8"
-    if T <= 8:
-        return "rows-8x16" if N >= 2048 else "rows-8x8"
+    if floats and T == 1 and N < 8192 and few_shared(K) <= device.shared_limit >> 1:
+        return "few-16" if N < 2048 else "few-32"
     if T <= 16:
-        return "rows-16x16" if N >= 2048 else "rows-16x8"
-    if -(-T // 64) * -(-N // 128) >= 128:
-        return "tile-64x128"
-    return "tile-32x64"
+        rows = 8 if T <= 8 else 16
+        return f"rows-{rows}x{8 if N < 2048 else 16 if N < 8192 else 32}"
+    tiles = [-(-T // height) * -(-N // width) for height, width in ((32, 64), (32, 128), (64, 128))]
+    if runs(device, "wgmma-32x64"):
+        if tiles[0] <= 400:
+            return "wgmma-32x64"
+        if tiles[1] <= 400:
+            return "wgmma-32x128"
+        return "wgmma-64x128" if tiles[2] <= 1024 else "wgmma-128x128"
+    return "tile-32x64" if tiles[0] <= 400 else "tile-32x128" if tiles[1] <= 400 else "tile-64x128"
 
 
 def launch(device, q, top, weight, add, out, name: str | None = None) -> None:
@@ -173,9 +173,14 @@ def launch_few(device, x, weight, add, out, name: str, source: int = 0, norm=Non
     if T == 0:
         return
     ends = (weight.scale, weight.bias, add, out)
-    whole = np.int32(K % 4 == 0 and all(a is None or _address(a) % 16 == 0 for a in (x, norm)))
-    args = (x, norm, np.float32(eps), weight.packed, *ends, *map(np.int32, (T, N, K)), _pairs(N, ends), whole)
-    build.launch(device.kernel(build.stem, SOURCE=source, **macros(build)), args, T, N, K)
+    args = (x, norm, np.float32(eps), weight.packed, *ends, *map(np.int32, (T, N, K)), _pairs(N, ends))
+    kernel = device.kernel(build.stem, SOURCE=source, WHOLE=whole(K, x, norm), **macros(build))
+    build.launch(kernel, args, T, N, K)
+
+
+def whole(K: int, *floats) -> int:
+    """Macro WHOLE of kernels/quantize_rows.cuh: whether rows of K floats can be read four at a time."""
+    return int(K % 4 == 0 and all(a is None or _address(a) % 16 == 0 for a in floats))
 
 
 def is_few(name: str) -> bool:

@@ -96,9 +96,11 @@ class Decoding:
 
     def _continues(self) -> bool:
         """Whether the block on the device is right for the next step."""
-        if self._entry is None or any(p >= end for p, end in zip(self._position, self._room, strict=True)):
+        if self._entry is None or self._entry.holder[0] is not self:
             return False
-        return all(p % PAGE_SIZE for p in self._position) or np.array_equal(self._tables, self._tables_now())
+        if any(p >= end for p, end in zip(self._position, self._room, strict=True)):
+            return False
+        return np.array_equal(self._tables, self._tables_now())
 
     def _tables_now(self) -> np.ndarray:
         return self._cache.tables.array[self._requests]
@@ -119,6 +121,7 @@ class Decoding:
             self._fetch(ran.results)
         self._entry = ran.entry
         if self._entry is not None:
+            self._entry.holder[0] = self
             self._tables = self._tables_now()
             reserved = (self._tables >= 0).sum(axis=1) * PAGE_SIZE
             # Where a request's reservation or the bucket ends, the host looks again.

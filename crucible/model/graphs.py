@@ -16,7 +16,8 @@ LIMITS = {"single": 64, "decode": 64, "packed": 32}
 class Captured:
     """A captured pass: the block that its launches read, and where its results lie.
 
-    `held` are arrays that the graph writes or reads and nobody else may keep.
+    `held` are arrays that the graph writes or reads and nobody else may keep. `holder` has one entry: who
+    counts on what is in the block (model.decoding), or None.
     """
 
     graph: Graph
@@ -27,6 +28,7 @@ class Captured:
     logits: Any
     sampled: Any
     held: tuple
+    holder: list = field(default_factory=lambda: [None])
 
 
 @dataclass

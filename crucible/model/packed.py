@@ -132,6 +132,8 @@ class PackedRunner:
         prepared = time.perf_counter()
         block = entry.block if entry else self._block(layout, record)
         self.staging.send(layout, values, block)
+        if entry:
+            entry.holder[0] = None
         uploaded = time.perf_counter()
         if entry is None:
             views = layout.views(block)

@@ -277,8 +277,8 @@ MUTANTS = {
     ),
     "a scale without its own rounding": (
         "linear_i8.cuh",
-        "__fmul_rn(sum, __fmul_rn(unit, to.scale[n]))",
-        "__fmul_rn(__fmul_rn(sum, unit), to.scale[n])",
+        "__fmul_rn(sum, __fmul_rn(unit, s))",
+        "__fmul_rn(__fmul_rn(sum, unit), s)",
     ),
     "sums joined in int32": ("linear_i8.cuh", "256ll * hi + lo", "static_cast<int>(256u * hi + lo)"),
     "digits weighted 255": ("linear_i8.cuh", "256ll * hi + lo", "255ll * hi + lo"),

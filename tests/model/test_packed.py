@@ -217,6 +217,26 @@ def test_steps_ahead_of_the_host_choose_the_same_tokens(make_tiny, on, graphs):
         assert_all_same(pair, other, "K and V")
 
 
+def test_decodes_that_take_turns_do_not_disturb_each_other(make_tiny, on):
+    model = make_tiny("f32", on=on, **GEOMETRIES["llama-g2-d64"])
+    found = []
+    for together in (False, True):
+        cache, transformer = new_cache(model, 10), model.transformer
+        transformer.forward(packed_prompts(), slices_of((0, 0, 0), LENGTHS), cache)
+        two = [Decoding(transformer, cache, [r], [4 + r], PARAMS[1:2], [r]) for r in (0, 2)]
+        made = [[], []]
+        for _ in range(5 if together else 1):
+            for decoding, tokens in zip(two, made, strict=True):
+                for _ in range(1 if together else 5):
+                    decoding.enqueue()
+                    tokens += decoding.collect()
+        found.append(made)
+        cache.release(0)
+        with pytest.raises(InputError):
+            two[0].enqueue()
+    assert found[0] == found[1]
+
+
 def test_another_variant_drops_what_was_captured(make_tiny, on):
     model = make_tiny("f32", on=on, **GEOMETRIES["llama-g2-d64"])
     cache = new_cache(model, 7)
