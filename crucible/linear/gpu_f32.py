@@ -15,6 +15,7 @@ _PANEL = 8
 _BLOCK = 256
 _MOST_BLOCKS = 1 << 16  # blocks of the kernels that stride over their grid
 _STEP = 16  # k of a stage of kernels/linear_tile.cu
+_MOST_RINGS = 160 << 10  # bytes of the rings of a block of kernels/linear_rows.cu
 _RESERVED = 1024  # bytes of shared memory that the driver takes from each block
 _OF_SIMT = 6, 228 << 10  # a small machine, so that blocks take several tiles there too
 
@@ -62,17 +63,22 @@ class Rows:
         lanes = 32 // (self.row_lanes * self.block_lanes)
         return self.thread_m * self.row_lanes, lanes * self.thread_n
 
-    def block_warps(self, k: int) -> int:
-        """Warps of a block: at most one for each group of K blocks."""
-        return min(self.warps, -(-_blocks(k) // self.block_lanes))
+    def ring(self, storage: str) -> int:
+        """Bytes of a warp's ring."""
+        rows, outputs = self.extent
+        apart = self.block_lanes > 1
+        row = outputs * _SIZE[storage] // 4
+        return 4 * self.stages * self.block_lanes * ((self.step + apart) * row + self.step * rows + 4 * apart)
+
+    def block_warps(self, k: int, storage: str) -> int:
+        """Warps of a block: at most one for each group of K blocks, and no more than their rings allow."""
+        groups = -(-_blocks(k) // self.block_lanes)
+        return max(1, min(self.warps, groups, _MOST_RINGS // self.ring(storage)))
 
     def shared(self, k: int, storage: str) -> int:
         """Dynamic shared memory in bytes."""
         rows, outputs = self.extent
-        apart = self.block_lanes > 1
-        row = outputs * _SIZE[storage] // 4
-        stage = self.block_lanes * ((self.step + apart) * row + self.step * rows + 4 * apart)
-        return 4 * (self.block_warps(k) * self.stages * stage + 2 * _blocks(k) * rows * outputs)
+        return self.block_warps(k, storage) * self.ring(storage) + 8 * _blocks(k) * rows * outputs
 
 
 def pack_rows(device, rows, storage: str, n: int, k: int) -> tuple[object, str]:
@@ -165,7 +171,7 @@ def _rows(device, build: Rows, x, weight, out, add) -> None:
     rows, outputs = build.extent
     ragged = int(K % build.step != 0 or _address(x) % 16 != 0)
     kernel = _kernel(device, build, weight.storage, ragged)
-    warps, shared = build.block_warps(K), build.shared(K, weight.storage)
+    warps, shared = build.block_warps(K, weight.storage), build.shared(K, weight.storage)
     tiles, row_groups = -(-N // outputs), -(-T // rows)
     most = max(1, _resident(device, kernel, 32 * warps, shared) // row_groups)
     grid = -(-tiles // -(-tiles // most))  # every block takes nearly the same number of tiles

@@ -15,6 +15,7 @@ from crucible.numerics.bits import assert_same_bits, same_bits
 F = np.float32
 # Rows, outputs, inputs: one of each, ragged in all of them, and a model's K.
 SHAPES = [(1, 1, 1), (3, 20, 64), (5, 33, 257), (17, 50, 576), (40, 72, 800)]
+BF16 = ("reference", "tile-128x128", "split-64x128-copied", "rows-1x8k", "rows-8x16", "rows-16x64")
 LONG = [(2, 24, 256), (9, 16, 768), (19, 136, 1536)]
 
 
@@ -67,10 +68,11 @@ def test_every_kernel_has_the_bits_of_the_cpu(cpu, device, name):
 
 @pytest.mark.parametrize("name", gpu_choice.KERNELS)
 def test_bf16_weights_have_the_bits_of_widened_ones(cpu, device, name):
-    for rows, n, k in (SHAPES[3], LONG[1]):
-        x, w, bias, _ = data(rows, n, k)
-        expected = linear(cpu, x, packed(cpu, w, "bf16", bias))
-        assert_same_bits(expected, run(device, name, x, packed(device, w, "bf16", bias)))
+    if device.name == "simt" and name not in BF16:
+        pytest.skip("on simt a build of each kind of load is enough")
+    x, w, bias, _ = data(17, 50, 576)
+    expected = linear(cpu, x, packed(cpu, w, "bf16", bias))
+    assert_same_bits(expected, run(device, name, x, packed(device, w, "bf16", bias)))
 
 
 @pytest.mark.parametrize("name", gpu_choice.KERNELS)
