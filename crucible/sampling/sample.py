@@ -102,7 +102,7 @@ def rank(device, logits, temperature, k: int) -> np.ndarray:
     if device.name != "cpu":
         ids = device.empty((1, vocab), np.int32)
         _sample_row(device, logits, SamplingParams(rounded, k), 0, None, ids)
-        return device.download(ids)[0, :k].copy()
+        return device.download(ids[0, :k]).copy()  # the rest is not written
     ids = np.zeros(k, np.int32)
     refuse(device.call("crucible_rank", logits, vocab, rounded, k, ids), temperature)
     return ids
