@@ -63,6 +63,7 @@ class Corpus:
         """Requests first .. first+count-1."""
         return [self.request(first + i) for i in range(count)]
 
+
 # A request whose first token lies on a near tie between reference attention and online softmax in tiles of 32
 # keys, on SmolLM2 in f32. Found as request 142 at step 3; its draw is inside the 0.56 % that differ.
 RECORDED = (

@@ -43,8 +43,10 @@ def _torch():
 
 def _tensor(array):
     torch = _torch()
-    return torch.from_numpy(np.ascontiguousarray(array)) if isinstance(array, np.ndarray) else torch.as_tensor(
-        array, device="cuda"
+    return (
+        torch.from_numpy(np.ascontiguousarray(array))
+        if isinstance(array, np.ndarray)
+        else torch.as_tensor(array, device="cuda")
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from crucible.drift.candidates import Candidate
 from crucible.drift.cdf import Ladder, flip_mass, gumbel_mass, ladder, total_variation
 from crucible.drift.defect import Defect, explain
-from crucible.drift.paths import REFERENCE, Path, Request, run, walked
+from crucible.drift.paths import Path, Request, run, walked
 from crucible.drift.tensors import Growth, TensorVerdict, equal_inputs, growth, verdict
 from crucible.model.model import Model
 from crucible.numerics.bits import same_bits, ulp_distance
@@ -104,7 +104,9 @@ def _order_decides(a: Ladder, b: Ladder, u: float | None, token: int, greedy: bo
     if u is None:
         return greedy or not np.array_equal(a.ids, b.ids)
     weights = {int(i): w for i, w in zip(b.ids, b.weights, strict=True)}
-    ids = [int(i) for i in a.ids if int(i) in weights] + [int(i) for i in b.ids if int(i) not in set(a.ids.tolist())]
+    ids = [int(i) for i in a.ids if int(i) in weights] + [
+        int(i) for i in b.ids if int(i) not in set(a.ids.tolist())
+    ]
     sums = np.cumsum([weights[i] for i in ids])
     at = int(np.argmax(sums > u * sums[-1]))
     return ids[at] == token and not np.array_equal(a.ids, b.ids)
@@ -150,7 +152,10 @@ def conclude(
     coarse = f" (the attention is outside its tolerance: {defect.evidence})" if defect else ""
     if flip is None:
         if not tensors.differing:
-            return "same bits", f"No flip: the candidate has the reference's bits in all {tensors.elements} outputs."
+            return (
+                "same bits",
+                f"No flip: the candidate has the reference's bits in all {tensors.elements} outputs.",
+            )
         return "no flip", f"No token flips here: the largest flip mass of a step is {mass:.3g}{coarse}."
     a, b = (repr(_label(model, t)) for t in flip.tokens)
     if flip.order_decides:
@@ -190,7 +195,9 @@ def lines(model: Model, d: Diagnosis) -> list[str]:
         after = d.growth.of("after_ffn")
         shown = [after[i] for i in sorted({0, len(after) // 3, 2 * len(after) // 3, len(after) - 1})]
         grown = ", ".join(f"layer {i} {u} ulp {n:.2g}" for i, u, n in shown)
-        made.append(f"first difference: {name}{'' if layer is None else f' of layer {layer}'}; growth: {grown}")
+        made.append(
+            f"first difference: {name}{'' if layer is None else f' of layer {layer}'}; growth: {grown}"
+        )
     if d.flip:
         f = d.flip
         made += [

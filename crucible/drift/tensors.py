@@ -165,9 +165,7 @@ class Growth:
         return [(layer, ulps, norm) for (name, layer), ulps, norm in rows if name == op]
 
 
-def growth(
-    model: Model, request: Request, tokens: list[int], candidate: Candidate, step: int
-) -> Growth:
+def growth(model: Model, request: Request, tokens: list[int], candidate: Candidate, step: int) -> Growth:
     """Trace one teacher-forced step by both paths, each with the history that it made itself."""
     from crucible.numerics.bits import compare
 
