@@ -12,7 +12,7 @@ def register(app: typer.Typer) -> None:
     def diagnose(
         candidate: str = typer.Option(
             ...,
-            help="A variant (q2-k32, split-sum), sdpa-math, flex, defect-nan, file.py:function or file.cu:entry.",
+            help="q2-k32, split-sum, sdpa-math, flex, defect-nan, file.py:function or file.cu:entry.",
         ),
         request: int | None = typer.Option(
             None, min=0, help="Number of a request of the corpus; none: the recorded one."

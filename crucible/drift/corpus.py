@@ -67,9 +67,10 @@ class Corpus:
 # A request whose first token lies on a near tie between reference attention and online softmax in tiles of 32
 # keys, on SmolLM2 in f32. Found as request 142 at step 3; its draw is inside the 0.56 % that differ.
 RECORDED = (
-    "44 teoliphant Exp $\n\nMake a dictionary out of the non-None arguments, plus conversion of\n*legacy* and "
-    "sanity checks.\n\nSet printing options.\n\nThese options determine the way floating point numbers, arrays "
-    "and\nother NumPy objects are displayed.\n\nParameters\n----------\n\n*"
+    "44 teoliphant Exp $\n\nMake a dictionary out of the non-None arguments, plus conversion of\n"
+    "*legacy* and sanity checks.\n\nSet printing options.\n\n"
+    "These options determine the way floating point numbers, arrays and\n"
+    "other NumPy objects are displayed.\n\nParameters\n----------\n\n*"
 )
 RECORDED_SAMPLING = SamplingParams(1.0, 128, 1.0, 40)
 

@@ -96,7 +96,5 @@ def _page(one: LayerInputs, row: int) -> str:
             k, v = (p[table].reshape(-1, *p.shape[2:])[:end] for p in one.pages)
             if np.isfinite(k).all() and _close(one.actual[row], _attend(one.q[row], k, v)):
                 own = int(one.table[logical])
-                return (
-                    f"logical page {logical} from physical page {physical} in place of {own} gives its output"
-                )
+                return f"logical page {logical} from physical page {physical} not {own}, gives its output"
     return ""

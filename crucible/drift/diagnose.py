@@ -1,4 +1,4 @@
-"""Diagnosis of one request: the first token that flips, the numbers around it, and a verdict with its tests."""
+"""Diagnosis of one request: the first token that flips, the numbers around it, and a verdict."""
 
 from dataclasses import dataclass, replace
 
@@ -161,8 +161,8 @@ def conclude(
     if flip.order_decides:
         return (
             "near-tie drift",
-            f"Near-tie drift: {a} and {b} lie {abs(flip.gap):.3g} ({flip.gap_ulps} ulp) apart, logits moved by "
-            f"up to {flip.largest:.3g} and ranks changed; the candidate's probabilities in the reference's "
+            f"Near-tie drift: {a} and {b} lie {abs(flip.gap):.3g} ({flip.gap_ulps} ulp) apart, logits "
+            f"moved by up to {flip.largest:.3g} and ranks changed; the candidate's probabilities in the reference's "
             f"rank order draw {a} again{coarse}.",
         )
     return (
@@ -203,16 +203,16 @@ def lines(model: Model, d: Diagnosis) -> list[str]:
         made += [
             f"first flip: step {f.step}, draw number {f.draw}, u {f.u!r}",
             *(
-                f"  {who}: token {t} {_label(model, t)!r}, interval [{lo:.9f}, {hi:.9f}), rank {r[0]} -> {r[1]}, "
-                f"logit {z[0]:.7g} -> {z[1]:.7g}"
+                f"  {who}: token {t} {_label(model, t)!r}, interval [{lo:.9f}, {hi:.9f}), "
+                f"rank {r[0]} -> {r[1]}, logit {z[0]:.7g} -> {z[1]:.7g}"
                 for who, t, (lo, hi), r, z in zip(
                     ("reference", "candidate"), f.tokens, f.intervals, f.ranks, f.logits, strict=True
                 )
             ),
             f"  gap {f.gap:.3g} = {f.gap_ulps} ulp; largest logit difference {f.largest:.3g}; kept set "
             f"{'changed' if f.kept_changed else 'unchanged'}",
-            f"  flip mass {f.mass:.3g} by inverse-cdf, {f.gumbel:.3g} by gumbel-id, at least {f.variation:.3g} by "
-            f"any; with this seed gumbel-id {'flips too' if f.gumbel_flips else 'does not flip'}",
+            f"  flip mass {f.mass:.3g} by inverse-cdf, {f.gumbel:.3g} by gumbel-id, at least "
+            f"{f.variation:.3g} by any; with this seed gumbel-id {'flips too' if f.gumbel_flips else 'does not flip'}",
         ]
     else:
         made.append(f"flip mass of a step: largest {max(d.masses):.3g}, sum {sum(d.masses):.3g}")

@@ -163,7 +163,7 @@ def walked(
     trace_step: int | None = None,
     trace: Trace | None = None,
 ) -> tuple[np.ndarray, KVCache]:
-    """(logits f32 [steps][V], cache) along given tokens, as generation runs them: the prompt, then one by one.
+    """(logits f32 [steps][V], cache) along given tokens as generation runs: the prompt, then one by one.
 
     `trace` sees the pass of step `trace_step`, which is the last that then runs. The request is row 0 of the
     cache.

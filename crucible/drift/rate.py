@@ -1,4 +1,4 @@
-"""How often a candidate flips a token: exact flip mass of every step, counted flips, and what became of them."""
+"""How often a candidate flips a token: exact flip mass, counted flips, and what became of the texts."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,9 @@ class Divergence:
         tail = min(_TAIL, len(a))
         if a[-tail:] == b[-tail:]:
             return SEVERITIES[1]
-        if tail == _TAIL and any(a[-tail - s : -s] == b[-tail:] or b[-tail - s : -s] == a[-tail:] for s in (1, 2, 3)):
+        if tail == _TAIL and any(
+            a[-tail - s : -s] == b[-tail:] or b[-tail - s : -s] == a[-tail:] for s in (1, 2, 3)
+        ):
             return SEVERITIES[2]
         return SEVERITIES[3]
 
@@ -144,7 +146,9 @@ def _continued(model: Model, flipped: list[tuple], candidate: Candidate) -> list
             made.append(Divergence(request, step, path.tokens[step:], (token,) * (left + 1)))
             continue
         prompt = (*request.prompt, *path.tokens[:step], token)
-        waiting.append((request, path, step, replace(request, prompt=prompt, steps=left, draw=request.draw + step + 1)))
+        waiting.append(
+            (request, path, step, replace(request, prompt=prompt, steps=left, draw=request.draw + step + 1))
+        )
     paths = run(model, [w[-1] for w in waiting], candidate)
     for (request, path, step, rest), found in zip(waiting, paths, strict=True):
         made.append(Divergence(request, step, path.tokens[step:], (rest.prompt[-1], *found.tokens)))

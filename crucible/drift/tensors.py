@@ -10,6 +10,7 @@ from crucible.drift.paths import REFERENCE, Request, walked
 from crucible.kv.slices import Slice
 from crucible.model.cache import pages_for
 from crucible.model.model import Model
+from crucible.numerics.inputs import normalish
 from crucible.numerics.tolerance import ABSOLUTE, RELATIVE
 
 
@@ -80,6 +81,8 @@ def equal_inputs(
     ids = [*request.prompt, *tokens]
     config, device = model.config, model.device
     cache = model.new_cache(pages_for(len(ids)) + 4, 2, page_seed=20260908)
+    for stream, pool in enumerate((cache.kpool, cache.vpool)):  # stale numbers, different in every page
+        pool[...] = device.upload(normalish(20260908, stream, tuple(pool.shape), 1.0))
     others = [ids[-1 - i] for i in range(min(len(ids), 16))]
     cache.reserve(0, len(ids))
     cache.reserve(1, len(others))

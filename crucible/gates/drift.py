@@ -83,9 +83,7 @@ class DriftGate:
         yield "control: near tie", 1
         request = recorded(self.model) if self.model.source is not None else corpus.request(0)
         for name, kind in DEFECTS.items():
-            found = diagnose(
-                self.model, replace(request, steps=2), open_candidate(name, self.model.device)
-            )
+            found = diagnose(self.model, replace(request, steps=2), open_candidate(name, self.model.device))
             self.controls[f"{name} is called {kind}"] = found.kind == kind
             yield f"control: {name}", 1
 

@@ -85,7 +85,9 @@ def test_a_users_cuda_file_with_the_reference_source_has_the_references_bits(tin
 def test_a_candidate_runs_on_simt_too(tiny_simt, corpus):
     request = corpus.request(2)
     one = run(
-        tiny_simt, [Request(request.prompt, 2, request.sampling)], open_candidate("split-sum", tiny_simt.device)
+        tiny_simt,
+        [Request(request.prompt, 2, request.sampling)],
+        open_candidate("split-sum", tiny_simt.device),
     )
     assert len(one[0].tokens) == 2
 
