@@ -162,8 +162,8 @@ def conclude(
         return (
             "near-tie drift",
             f"Near-tie drift: {a} and {b} lie {abs(flip.gap):.3g} ({flip.gap_ulps} ulp) apart, logits "
-            f"moved by up to {flip.largest:.3g} and ranks changed; the candidate's probabilities in the reference's "
-            f"rank order draw {a} again{coarse}.",
+            f"moved by up to {flip.largest:.3g} and ranks changed; the candidate's probabilities in "
+            f"the reference's rank order draw {a} again{coarse}.",
         )
     return (
         "sampler sensitivity",
@@ -212,7 +212,8 @@ def lines(model: Model, d: Diagnosis) -> list[str]:
             f"  gap {f.gap:.3g} = {f.gap_ulps} ulp; largest logit difference {f.largest:.3g}; kept set "
             f"{'changed' if f.kept_changed else 'unchanged'}",
             f"  flip mass {f.mass:.3g} by inverse-cdf, {f.gumbel:.3g} by gumbel-id, at least "
-            f"{f.variation:.3g} by any; with this seed gumbel-id {'flips too' if f.gumbel_flips else 'does not flip'}",
+            f"{f.variation:.3g} by any; with this seed gumbel-id "
+            f"{'flips too' if f.gumbel_flips else 'does not flip'}",
         ]
     else:
         made.append(f"flip mass of a step: largest {max(d.masses):.3g}, sum {sum(d.masses):.3g}")
