@@ -43,8 +43,8 @@ candidate = "q2-k32"  # the attention to diagnose
 rate_candidates = ["q2-k32", "tf32"]  # the attentions whose rates are measured
 sequences = 4  # sequences a candidate for the rates
 steps = 8  # tokens a sequence of the rates
-model_name = "smollm2"
-device_name = "cpu"
+model_name = "smollm2"  # a known model, a GGUF file or a checkpoint folder
+device_name = "cpu"  # cpu, simt, cuda or auto
 output_dir = ""  # folder for this run's evidence record; empty: the record is only shown
 
 # %%
