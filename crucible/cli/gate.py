@@ -14,7 +14,7 @@ app = typer.Typer(
 
 def register(root: typer.Typer) -> None:
     """Add the command group to `root`."""
-    from crucible.cli import gate_engine  # noqa: F401 - adds its command to `app`
+    from crucible.cli import gate_drift, gate_engine  # noqa: F401 - they add their commands to `app`
 
     root.add_typer(app, name="gate")
 

@@ -21,6 +21,7 @@ COMMANDS: tuple[str, ...] = (
     "bench",
     "report",
     "gate",
+    "diagnose",
 )
 
 EXAMPLE = """

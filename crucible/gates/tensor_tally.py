@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# The gate of a diagnostic: |actual - reference| <= ABSOLUTE + RELATIVE * |reference|.
-ABSOLUTE = RELATIVE = 2e-5
+from crucible.numerics.tolerance import ABSOLUTE, RELATIVE
+
 _FLOOR = 1e-6  # denominator of a relative error, at least
 
 

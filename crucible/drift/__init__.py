@@ -1,0 +1,1 @@
+"""Drift: what a numerically different attention does to the tokens of a seeded model, and why."""

@@ -1,0 +1,176 @@
+"""The drift gate: candidates' tolerance verdicts beside their sequence verdicts, rates, and controls."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from crucible.drift.candidates import Candidate, open_candidate
+from crucible.drift.corpus import STEPS, Corpus, prompts_of, recorded
+from crucible.drift.diagnose import conclude, describe_flip, diagnose
+from crucible.drift.paths import REFERENCE, Request
+from crucible.drift.rate import Rate, measure
+from crucible.drift.tensors import TensorVerdict, equal_inputs, verdict
+from crucible.evidence.environment import capture
+from crucible.evidence.record import Record, Series
+from crucible.model.model import Model
+from crucible.sampling.params import SAMPLERS, SamplingParams
+
+KIND = "drift"
+DEFECTS = {
+    "defect-wrong-history": "wrong history",
+    "defect-wrong-page": "wrong page",
+    "defect-wrong-head": "wrong head",
+    "defect-nan": "NaN",
+}
+NOT_CLAIMED = (
+    "that a candidate is inaccurate: its flips come from near ties, which any change of rounding moves",
+    "rates of other prompts, lengths, models or sampling settings",
+)
+
+
+@dataclass
+class DriftGate:
+    """One run over a model: `sequences` requests a sampler, for every candidate."""
+
+    model: Model
+    names: list[str]
+    sequences: int
+    steps: int = STEPS
+    rates: list[Rate] = field(default_factory=list)
+    tensors: dict[str, TensorVerdict] = field(default_factory=dict)
+    controls: dict[str, bool] = field(default_factory=dict)
+    finished: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """Whether all of it ran and every control held; what candidates do is measured, not judged."""
+        return self.finished and bool(self.controls) and all(self.controls.values())
+
+    @property
+    def total(self) -> int:
+        """Sequences and controls."""
+        return len(SAMPLERS) * self.sequences + len(DEFECTS) + 2
+
+    def work(self) -> Iterator[tuple[str, int]]:
+        """Run the gate; yields what was done and how many of `total` that were."""
+        device, prompts = self.model.device, prompts_of(self.model)
+        candidates = [REFERENCE, *(open_candidate(n, device) for n in self.names)]
+        corpus = Corpus(prompts, self.steps)
+        for one in candidates[1:]:
+            self.tensors[one.name] = self._verdict(corpus.request(0), one)
+        for sampler in SAMPLERS:
+            requests = replace(corpus, sampler=sampler).requests(self.sequences)
+            before, done, rates = list(self.rates), 0, []
+            for count, rates in measure(self.model, requests, candidates):
+                self.rates = before + rates
+                yield f"{sampler}: {count} sequences", count - done
+                done = count
+        yield from self._controls(corpus)
+        self.finished = True
+
+    def _verdict(self, request: Request, candidate: Candidate) -> TensorVerdict:
+        return verdict(equal_inputs(self.model, request, [], candidate))
+
+    def _controls(self, corpus: Corpus) -> Iterator[tuple[str, int]]:
+        own = [r for r in self.rates if r.candidate == REFERENCE.name]
+        still = all(not r.differing and not any(r.flips) and not any(r.inverse) for r in own)
+        self.controls["the reference against itself flips nothing"] = bool(own) and still
+        changed = [r for r in self.rates if r.candidate != REFERENCE.name]
+        self.controls["every candidate's logits differ"] = all(r.differing for r in changed)
+        yield "controls", 1
+        self.controls["two logits one ulp apart flip when nudged, as a near tie"] = self._near_tie()
+        yield "control: near tie", 1
+        request = recorded(self.model) if self.model.source is not None else corpus.request(0)
+        for name, kind in DEFECTS.items():
+            found = diagnose(self.model, replace(request, steps=2), open_candidate(name, self.model.device))
+            self.controls[f"{name} is called {kind}"] = found.kind == kind
+            yield f"control: {name}", 1
+
+    def _near_tie(self) -> bool:
+        high = np.nextafter(np.float32(1), np.float32(2))
+        logits = np.array([1.0, high, 0.0], np.float32)
+        nudged = np.array([np.nextafter(high, np.float32(2)), high, 0.0], np.float32)
+        flip = describe_flip(logits, nudged, Request((0,), 1, SamplingParams()), 0)
+        if flip is None or flip.gap_ulps != 1 or not self.tensors:
+            return False
+        tensors = next(iter(self.tensors.values()))
+        return conclude(self.model, flip, None, tensors, True, 1.0)[0] == "near-tie drift"
+
+
+def records(gate: DriftGate) -> list[Record]:
+    """A record a candidate and sampler, and one of the controls."""
+    environment, made = capture(gate.model.device.name), []
+    for rate in gate.rates:
+        if not rate.groups:
+            continue
+        facts: dict[str, str | int | float | bool] = {
+            "model": gate.model.name,
+            "mode": gate.model.mode,
+            "sampler": rate.sampler,
+            "sequences": len(rate.groups),
+            "prompts": len(set(rate.groups)),
+            "tokens": rate.steps,
+            "tokens that flip, teacher-forced": sum(rate.flips),
+            "sequences that change": sum(rate.changed),
+            "flip mass a token, inverse-cdf": str(rate.per_token("inverse")),
+            "flip mass a token, gumbel-id": str(rate.per_token("gumbel")),
+            "flip mass a token, least possible": str(rate.per_token("variation")),
+            "flips a token": str(rate.per_token("flips")),
+            "changed share of sequences": str(rate.per_sequence()),
+            **{f"severity: {name}": n for name, n in rate.severity.items()},
+        }
+        if rate.candidate in gate.tensors:
+            facts["tensor tolerance"] = str(gate.tensors[rate.candidate])
+        for d in rate.divergent[:50]:
+            text = f"step {d.step}, tokens {list(d.reference)} became {list(d.candidate)}; {d.severity}"
+            facts[f"divergent request {d.request.number}"] = text
+        own = rate.candidate == REFERENCE.name
+        groups = tuple(rate.groups)
+        made.append(
+            Record(
+                kind=f"{KIND}: {rate.candidate}, {rate.sampler}",
+                claim="the reference against itself flips nothing"
+                if own
+                else f"how often {rate.candidate} flips a token of a seeded model",
+                compared="logits of teacher-forced steps against the reference, by bits; tokens; both CDFs",
+                verdict=("fail" if rate.differing or any(rate.flips) else "pass") if own else "measured",
+                elements=rate.elements,
+                finite=rate.finite,
+                nonzero=rate.finite,
+                differing=rate.differing,
+                facts=facts,
+                samples=(
+                    Series("flip mass of a sequence, inverse-cdf", "1", tuple(rate.inverse), groups),
+                    Series("flip mass of a sequence, gumbel-id", "1", tuple(rate.gumbel), groups),
+                    Series("flipped tokens of a sequence", "1", tuple(rate.flips), groups),
+                ),
+                not_claimed=NOT_CLAIMED,
+                environment=environment,
+            )
+        )
+    if gate.controls:
+        made.append(
+            Record(
+                kind=f"{KIND}: controls",
+                claim="what must not flip does not, what must does, and seeded defects are told apart",
+                compared=f"{len(gate.controls)} controls",
+                verdict="pass" if all(gate.controls.values()) else "fail",
+                facts=gate.controls,
+                not_claimed=("that no other mistake could pass",),
+                environment=environment,
+            )
+        )
+    return made
+
+
+def summary(gate: DriftGate) -> list[str]:
+    """Lines for the terminal."""
+    lines = [f"{name}: {found}" for name, found in gate.tensors.items()]
+    for r in (r for r in gate.rates if r.groups):
+        mass = r.per_token("gumbel" if r.sampler == "gumbel-id" else "inverse")
+        lines.append(
+            f"{r.candidate}, {r.sampler}: {sum(r.changed)} of {len(r.groups)} sequences change, "
+            f"{sum(r.flips)} of {r.steps} tokens flip; flip mass a token {mass}"
+        )
+    return lines + [f"{'held' if ok else 'FAILED'}: {name}" for name, ok in gate.controls.items()]

@@ -1,0 +1,31 @@
+"""The drift gate measures candidates and holds its controls."""
+
+from crucible.drift.paths import Request
+from crucible.drift.rate import SEVERITIES, Divergence
+from crucible.evidence.record import to_json
+from crucible.gates.drift import DriftGate, records, summary
+from crucible.sampling.params import SamplingParams
+
+
+def test_the_gate_measures_a_candidate_and_every_control_holds(tiny):
+    gate = DriftGate(tiny, ["q2-k32", "tf32"], 4, steps=3)
+    assert sum(done for _, done in gate.work()) == gate.total
+    assert gate.passed, gate.controls
+    made = records(gate)
+    assert [r.verdict for r in made] == ["pass", "measured", "measured"] * 2 + ["pass"]
+    assert all(r.differing for r in made if r.verdict == "measured")
+    assert to_json(made) and len(summary(gate)) == 2 + 6 + len(gate.controls)
+
+
+def test_a_gate_that_did_not_finish_does_not_pass(tiny):
+    gate = DriftGate(tiny, ["q2-k32"], 2, steps=2)
+    next(gate.work())
+    assert not gate.passed
+
+
+def test_severities_are_told_apart():
+    request = Request((1,), 9, SamplingParams())
+    reference = (1, 2, 3, 4, 5, 6, 7)
+    others = ((9,), (9, 2, 3, 4, 5, 6, 7), (9, 1, 2, 3, 4, 5, 6), (9, 8, 8, 8, 8, 8, 8))
+    found = [Divergence(request, 0, reference[: len(x)], x).severity for x in others]
+    assert tuple(found) == SEVERITIES
