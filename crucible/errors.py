@@ -20,6 +20,6 @@ class UnavailableError(CrucibleError, RuntimeError):
 class NoKernelError(UnsupportedError):
     """A device has no kernel for an operation yet; callers may report it, never replace it in silence."""
 
-    def __init__(self, operation: str, device: str):
+    def __init__(self, operation: str, device: str, where: str = "cpu"):
         self.operation, self.device = operation, device
-        super().__init__(f"no kernel yet for {operation} on device {device}; use --device cpu")
+        super().__init__(f"no kernel yet for {operation} on device {device}; use --device {where}")

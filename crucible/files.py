@@ -47,6 +47,22 @@ def open_regular(path: Path | str) -> BinaryIO:
     raise InputError(f"cannot read {shown(path)}: it is {kind}")
 
 
+def check_writable(path: Path | str) -> None:
+    """InputError where no file can be written at `path`; folders that are missing can be made."""
+    path = Path(path).absolute()
+    try:
+        other = path.exists() and not path.is_file()
+        above = next(parent for parent in path.parents if os.path.lexists(parent))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot write {shown(path)}: {getattr(error, 'strerror', '') or error}") from None
+    if other:
+        raise InputError(f"cannot write {shown(path)}: it is not a regular file")
+    if not above.is_dir():
+        raise InputError(f"cannot write {shown(path)}: {shown(above)} is not a folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write {shown(path)}: no permission in {shown(above)}")
+
+
 def read_text(path: Path | str) -> str:
     """The text of a regular UTF-8 file; InputError when it cannot be read or is not UTF-8."""
     try:

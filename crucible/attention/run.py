@@ -101,7 +101,8 @@ def choose(device, problem: Problem, asked: str, demanded: bool) -> Launch:
     if device.name not in VARIANTS[name].launchers:
         refused = f"device {device.name} has no such kernel"
         if demanded:
-            raise NoKernelError(f"attention variant {asked}", device.name)
+            where = next(iter(VARIANTS[name].launchers))
+            raise NoKernelError(f"attention variant {asked}", device.name, where)
     else:
         refused = _refusal(device, problem, name)
     if not refused:

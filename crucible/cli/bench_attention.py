@@ -7,15 +7,19 @@ import typer
 
 from crucible.cli.bench_options import Json, Threads, app, finish, say, thread_count
 
+HEADS = "12/3/64"
+
 
 @app.command(epilog="Example:\n\n  crucible bench attention --device cuda --shape 4x256 --shape 2x512")
 def attention(
     device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cpu",
-    shape: Annotated[list[str] | None, typer.Option(help="A shape; repeatable, default all 25.")] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="A shape; repeatable, default all 25 (cpu: two of them).")
+    ] = None,
     variant: Annotated[
         list[str] | None, typer.Option(help="A variant of ours; repeatable, default reference, auto.")
     ] = None,
-    heads: Annotated[str, typer.Option(help="Query heads/KV heads/head_dim.")] = "12/3/64",
+    heads: Annotated[str, typer.Option(help="Query heads/KV heads/head_dim.")] = HEADS,
     flex: Annotated[list[str] | None, typer.Option(help="A shape for FlexAttention, which compiles.")] = None,
     peers: Annotated[bool, typer.Option(help="Time torch's attentions too.")] = True,
     full: Annotated[
@@ -48,7 +52,14 @@ def attention(
         if counters:
             _counters(counters)
         return
+    if part:
+        raise InputError("--part names a part of --full; add --full")
     if device == "cpu":
+        if variant or flex or not peers or heads != HEADS:
+            raise InputError(
+                f"--variant, --flex, --no-peers and --heads are for --device cuda; cpu times auto at {HEADS} "
+                "beside torch"
+            )
         count = thread_count(threads)
         shapes = attention_shapes.chosen(shape or attention_cpu.SHAPES)
         outcomes = attention_cpu.run(shapes, rounds, count, say)

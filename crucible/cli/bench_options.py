@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from crucible.cli.outputs import writable
+
 EXAMPLE = """
 Example:
 
@@ -17,10 +19,15 @@ app = typer.Typer(
 
 Against = Annotated[list[str] | None, typer.Option(help="A peer to stand beside; repeatable.")]
 Json = Annotated[
-    Path | None, typer.Option("--json", help="Evidence file to write into; other kinds of record in it stay.")
+    Path | None,
+    typer.Option(
+        "--json", callback=writable, help="Evidence file to write into; other kinds of record in it stay."
+    ),
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds; one more is taken and thrown away.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads of every engine; default: all processors.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="Threads of every engine; default: all processors.")
+]
 ModelName = Annotated[str, typer.Option("--model", help="Name, GGUF file or folder.")]
 Note = Annotated[str, typer.Option(help="A remark for the record, such as what else ran on the machine.")]
 Modes = Annotated[list[str], typer.Option("--mode", help="f32 or int8; repeatable, default both.")]

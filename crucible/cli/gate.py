@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from crucible.cli.outputs import Json
+
 EXAMPLE = "Example:\n\n  crucible gate tensor --quick --device simt --json tensor.json"
 
 app = typer.Typer(
@@ -25,7 +27,7 @@ def tensor(
     device: Annotated[str, typer.Option(help="cpu, simt or cuda.")] = "simt",
     seed: Annotated[int, typer.Option(help="Seed of the fuzz cases and of every input.")] = 20260908,
     mutants: Annotated[bool, typer.Option(help="Also show, on simt, that wrong kernels are caught.")] = True,
-    json: Annotated[Path | None, typer.Option("--json", help="Evidence file to write.")] = None,
+    json: Json = None,
 ) -> None:
     """Compare every attention variant with the reference over fixed and random cases, bit by bit.
 
@@ -74,7 +76,7 @@ def model(
     modes: Annotated[
         list[str] | None, typer.Option("--mode", help="Only f32 or int8; may be given again.")
     ] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Evidence file to write.")] = None,
+    json: Json = None,
 ) -> None:
     """Compare complete sequences, packed in every kind of company, with each request alone, bit by bit.
 
@@ -114,7 +116,7 @@ def compare(
         list[str] | None, typer.Option("--mode", help="Only f32 or int8; may be given again.")
     ] = None,
     text: Annotated[Path | None, typer.Option(help="UTF-8 text to feed (none: the held-out text).")] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Evidence file to write.")] = None,
+    json: Json = None,
 ) -> None:
     """Compare one model on cpu and on another device: logits of a text, keys, values, draws and tokens.
 

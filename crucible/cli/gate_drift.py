@@ -1,11 +1,11 @@
 """`crucible gate drift`: what other attentions do to the tokens of a seeded model."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from crucible.cli.gate import _finish, app
+from crucible.cli.outputs import Json
 
 EXAMPLE = "Example:\n\n  crucible gate drift --quick --json drift.json"
 QUICK = ("q2-k32", "split-sum", "tf32")
@@ -21,7 +21,7 @@ def drift(
     model: Annotated[str, typer.Option(help="smollm2, a GGUF file or a checkpoint folder.")] = "smollm2",
     mode: Annotated[str, typer.Option(help="f32 or int8.")] = "f32",
     device: Annotated[str, typer.Option(help="cpu, simt, cuda or auto.")] = "auto",
-    json: Annotated[Path | None, typer.Option("--json", help="Evidence file to write.")] = None,
+    json: Json = None,
 ) -> None:
     """Measure flips and flip mass of candidates, and hold the controls.
 

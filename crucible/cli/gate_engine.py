@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from crucible.cli.gate import app
+from crucible.cli.outputs import Json
 
 EXAMPLE = "Example:\n\n  crucible gate engine --quick --json engine.json --plot timeline.svg"
 _SMALL = 450  # prompt rows of a workload that the quick gate runs on a real model
@@ -21,7 +22,7 @@ def engine(
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of all workloads.")] = 20260908,
     controls: Annotated[bool, typer.Option(help="Also show that wrong engines are caught.")] = True,
-    json: Annotated[Path | None, typer.Option("--json", help="Evidence file to write into.")] = None,
+    json: Json = None,
     plot: Annotated[Path | None, typer.Option(help="Picture of a step timeline to write.")] = None,
 ) -> None:
     """Run 42 workloads of 384 sequences and compare each with its run alone, exactly.

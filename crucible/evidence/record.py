@@ -10,7 +10,7 @@ from pathlib import Path
 
 from crucible.errors import InputError
 from crucible.evidence.environment import Environment
-from crucible.files import read_text, shown
+from crucible.files import check_writable, read_text, shown
 
 FORMAT = "crucible-evidence"
 FORMAT_VERSION = 1
@@ -92,12 +92,16 @@ def to_json(records: Iterable[Record]) -> str:
 
 
 def save(path: Path | str, records: Iterable[Record]) -> Path:
-    """Write an evidence file by an atomic rename; parents are made. Returns the path."""
+    """Write an evidence file by an atomic rename; parents are made. Returns the path; InputError."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(to_json(records), encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(to_json(records), encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(f"cannot write {shown(path)}: {error.strerror or error}") from None
     return path
 
 
