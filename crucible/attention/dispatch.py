@@ -1,15 +1,15 @@
 """`auto`: which exact variant runs a packed batch, chosen from measurements kept as data (dispatch.json)."""
 
 import functools
-import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from crucible.attention import exact, fast
 from crucible.attention.base import Problem
-from crucible.errors import InputError
+from crucible.evidence import dispatch_table
+from crucible.evidence.dispatch_table import Table
 
 TABLE = Path(__file__).with_name("dispatch.json")
 FORMAT = "crucible-attention-dispatch"
@@ -37,36 +37,15 @@ class Point:
     us: dict[str, float]
 
 
-@dataclass(frozen=True)
-class Table:
-    """Measured points and where they come from (device, time, commit, kernel digest)."""
-
-    provenance: dict[str, str]
-    points: tuple[Point, ...]
-
-
 @functools.cache
 def load(path: Path = TABLE) -> Table:
     """The dispatch table at `path`. InputError when the file is not one."""
-    try:
-        body = json.loads(Path(path).read_text(encoding="utf-8"))
-        if body["format"] != FORMAT:
-            raise ValueError(f"format {body['format']!r}")
-        return Table(dict(body["provenance"]), tuple(Point(**p) for p in body["points"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path} is not a dispatch table ({error}); run `crucible bench attention --device cuda --tune`"
-        ) from None
+    return dispatch_table.load(path, FORMAT, Point, "crucible bench attention --device cuda --tune")
 
 
 def save(table: Table, path: Path = TABLE) -> Path:
     """Write a table: a line a point, fastest variants only."""
-    lines = []
-    for point in table.points:
-        us = dict(sorted(point.us.items(), key=lambda item: item[1])[:KEPT])
-        lines.append(json.dumps({**asdict(point), "us": {k: round(v, 2) for k, v in us.items()}}))
-    head = json.dumps({"format": FORMAT, "provenance": table.provenance}, indent=1)[:-2]
-    Path(path).write_text(head + ',\n "points": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n", encoding="utf-8")
+    dispatch_table.save(table, path, FORMAT, KEPT)
     load.cache_clear()
     return Path(path)
 

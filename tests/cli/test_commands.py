@@ -18,21 +18,6 @@ from crucible.model.fetch import SOURCES, fetch
 from crucible.model.model import Model
 
 
-@pytest.fixture
-def crucible(monkeypatch, capsys):
-    """Run the command line in this process: crucible(*arguments) -> (exit code, stdout, stderr)."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["crucible", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-            raise SystemExit(0)
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return run
-
-
 @pytest.fixture(scope="module", autouse=True)
 def model_file():
     return fetch("smollm2")

@@ -1,27 +1,9 @@
 """`crucible gate engine` and `crucible bench engine`: what they print, write and refuse."""
 
-import sys
-
 import pytest
 
-from crucible.cli import main as cli
 from crucible.evidence.record import load
 from crucible.gates import engine_record, engine_workloads
-
-
-@pytest.fixture
-def crucible(monkeypatch, capsys):
-    """Run the command line in this process: crucible(*arguments) -> (exit code, stdout, stderr)."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["crucible", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-            raise SystemExit(0)
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return run
 
 
 @pytest.fixture
