@@ -211,8 +211,11 @@ def test_what_a_variant_does_not_cover_is_refused_with_the_way_out():
     with pytest.raises(UnsupportedError, match=r"fast-t32 does not cover .*not 9 of 64; use auto"):
         prepared.run("fast-t32")
     prepared, _ = made(simt, ((2000, 1),), 3, 64)
-    for name in ("fast-t32", "fast-rows"):
-        with pytest.raises(UnsupportedError, match=f"{name} does not cover .*2001 positions of history"):
+    for name, limit in (
+        ("fast-t32", "2001 positions of history"),
+        ("fast-rows", "end at 128 positions, not at 2001"),
+    ):
+        with pytest.raises(UnsupportedError, match=f"{name} does not cover .*{limit}"):
             prepared.run(name)
     with pytest.raises(InputError, match="unknown attention variant 'fast'; did you mean fast-"):
         prepared.run("fast")
