@@ -29,26 +29,6 @@ struct alignas(16) Item {
   __device__ __forceinline__ int end() const { return length + rows() - 1; }
 };
 
-// Section 2, the bits of contract_exp without a branch or an integer conversion: the low bits of the
-// shifted sum are n itself, and the selection comes last.
-__device__ __forceinline__ float exp_selected(float x) {
-  const float shifter = 12582912.0f;
-  const float shifted = __fmaf_rn(x, 0x1.715476p+0f, shifter);
-  const float n = __fsub_rn(shifted, shifter);
-  float r = __fmaf_rn(n, -0.693145751953125f, x);
-  r = __fmaf_rn(n, -1.428606765330187e-06f, r);
-  float p = 1.9875691500e-4f;
-  p = __fmaf_rn(p, r, 1.3981999507e-3f);
-  p = __fmaf_rn(p, r, 8.3334519073e-3f);
-  p = __fmaf_rn(p, r, 4.1665795894e-2f);
-  p = __fmaf_rn(p, r, 1.6666665459e-1f);
-  p = __fmaf_rn(p, r, 5.0000001201e-1f);
-  p = __fmaf_rn(p, __fmul_rn(r, r), r);
-  p = __fadd_rn(p, 1.0f);
-  const float e = __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
-  return x < -87.0f ? 0.0f : e;
-}
-
 // tree32 inside one thread: leaves come in the order n = 0, 1, 2, …, leaf n being lane reversed<bits>(n),
 // and after leaf n the partial sums that its trailing one bits complete are joined, as a binary counter
 // carries. Every addition of section 3 takes place, with the same operands.

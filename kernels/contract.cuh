@@ -10,12 +10,12 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 // NVRTC has no INFINITY.
 __device__ __forceinline__ float minus_infinity() { return __int_as_float(static_cast<int>(0xff800000u)); }
 
-// Section 2: exp for x <= 0, at most 1.01 ulp off, +0 below -87.
-__device__ __forceinline__ float contract_exp(float x) {
-  if (x < -87.0f) return 0.0f;
-  const float shifter = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  const float shifted = __fmaf_rn(x, 0x1.715476p+0f, shifter);
-  const float n = __fsub_rn(shifted, shifter);
+// Section 2: exp for x <= 0, at most 1.01 ulp off, +0 below -87. This much is common to its two forms:
+// e^r for x = n ln 2 + r. `shifted` is 1.5 * 2^23 + n: the sum rounds to an integer, its low bits are n.
+__device__ __forceinline__ float exp_reduced(float x, float& shifted, float& n) {
+  const float shifter = 12582912.0f;  // 1.5 * 2^23
+  shifted = __fmaf_rn(x, 0x1.715476p+0f, shifter);
+  n = __fsub_rn(shifted, shifter);
   float r = __fmaf_rn(n, -0.693145751953125f, x);
   r = __fmaf_rn(n, -1.428606765330187e-06f, r);
   float p = 1.9875691500e-4f;
@@ -25,8 +25,23 @@ __device__ __forceinline__ float contract_exp(float x) {
   p = __fmaf_rn(p, r, 1.6666665459e-1f);
   p = __fmaf_rn(p, r, 5.0000001201e-1f);
   p = __fmaf_rn(p, __fmul_rn(r, r), r);
-  p = __fadd_rn(p, 1.0f);
+  return __fadd_rn(p, 1.0f);
+}
+
+// exp as the contract writes it.
+__device__ __forceinline__ float contract_exp(float x) {
+  if (x < -87.0f) return 0.0f;
+  float shifted, n;
+  const float p = exp_reduced(x, shifted, n);
   return __int_as_float(__float_as_int(p) + static_cast<int>(n) * (1 << 23));
+}
+
+// The bits of contract_exp without a branch or an integer conversion: the selection comes last.
+__device__ __forceinline__ float exp_selected(float x) {
+  float shifted, n;
+  const float p = exp_reduced(x, shifted, n);
+  const float e = __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
+  return x < -87.0f ? 0.0f : e;
 }
 
 // Section 2: sigmoid. Both halves share e = exp(-|g|) and one division: 1/(1+e) for g >= 0, else e/(1+e).

@@ -126,7 +126,7 @@ excerpt("attention_reference.cu", "// m = max_j s_j", "m = max256(m, warps)")
 # one product and an exponent shift, so that it has the same bits wherever IEEE 754 holds.
 
 # %%
-excerpt("contract.cuh", "float contract_exp(float x)")
+excerpt("contract.cuh", "float exp_reduced(float x", "// The bits of contract_exp", before=True)
 
 # %%
 x = np.linspace(-87, 0, exp_points).astype(np.float32)
