@@ -169,7 +169,7 @@ print(compare(scalar.tree32(numbers), tiles.counted_tree(numbers)))
 # K that a thread loads is used four times from a register:
 
 # %%
-excerpt("attention_fast_tile.cu", "const float4 q4 = load4", "sum[a][c] = e == 0")
+excerpt("attention_fast_scores.cuh", "const float4 q4 = load4", "sum[a][c] = e == 0")
 
 # %% [markdown]
 # ## Held by bits, the CUDA source itself
