@@ -17,6 +17,9 @@ def register(app: typer.Typer) -> None:
         request: int | None = typer.Option(
             None, min=0, help="Number of a request of the corpus; none: the recorded one."
         ),
+        seed: int | None = typer.Option(
+            None, min=0, max=2**64 - 1, help="Seed of the request, instead of its own."
+        ),
         steps: int = typer.Option(16, min=1, help="Tokens of the sequence."),
         model: str = typer.Option("smollm2", help="smollm2, a .gguf file or a checkpoint folder."),
         mode: str = typer.Option("f32", help="f32 or int8."),
@@ -37,6 +40,8 @@ def register(app: typer.Typer) -> None:
         corpus = Corpus(prompts_of(loaded))
         plain = request is None and loaded.source is not None
         asked = recorded(loaded) if plain else corpus.request(request or 0)
+        if seed is not None:
+            asked = replace(asked, sampling=replace(asked.sampling, seed=seed))
         company = [replace(corpus.request(i), steps=steps) for i in (2, 7)]
         found = run(loaded, replace(asked, steps=steps), chosen, company)
         for line in [f"candidate: {chosen.name}: {chosen.summary}", *lines(loaded, found)]:

@@ -18,6 +18,9 @@ def drift(
         list[str] | None, typer.Option("--candidate", help="Only this one; may be given again.")
     ] = None,
     sequences: Annotated[int | None, typer.Option(min=1, help="Sequences a sampler and candidate.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**64 - 1, help="Seed of request 0; the others count on from it.")
+    ] = None,
     model: Annotated[str, typer.Option(help="smollm2, a GGUF file or a checkpoint folder.")] = "smollm2",
     mode: Annotated[str, typer.Option(help="f32 or int8.")] = "f32",
     device: Annotated[str, typer.Option(help="cpu, simt, cuda or auto.")] = "auto",
@@ -40,6 +43,8 @@ def drift(
         open_candidate(name, target)  # refused before a model loads
     count = sequences or (12 if quick else 100 if target.name == "cpu" else 1000)
     gate = DriftGate(load_model(model, device, mode), names, count)
+    if seed is not None:
+        gate.seed = seed
     interrupted = False
     try:
         with tqdm(total=gate.total, desc="tensors", unit="sequence", disable=None, leave=False) as bar:

@@ -43,6 +43,11 @@ class Candidate:
         """Whether passes with it may be recorded and replayed."""
         return self.made is None
 
+    @property
+    def exact(self) -> bool:
+        """Whether it claims the reference's bits."""
+        return self.made is None and VARIANTS[self.variant].exact
+
     @contextlib.contextmanager
     def installed(self) -> Iterator[str]:
         """The variant's name for a forward pass, registered while the block runs."""

@@ -10,6 +10,7 @@ from crucible.numerics.inputs import bits
 from crucible.sampling.params import SamplingParams
 
 SEED = 20260908
+FIRST_SEED = 141025  # of request 0
 STEPS = 16
 LENGTHS = (24, 48, 16, 96, 33, 64)
 SETTINGS = ((1.0, 40), (0.8, 40), (1.0, 128), (0.7, 500), (1.0, 5))  # (temperature, top_k)
@@ -42,7 +43,8 @@ def prompts_of(model: Model) -> Prompts:
 class Corpus:
     """Request number n is replicate n % replicates of prompt n // replicates.
 
-    Prompt p has LENGTHS[p % 6] tokens; its replicates share it and differ in their seed and setting.
+    Prompt p has LENGTHS[p % 6] tokens; its replicates share it and differ in their seed (`seed` and 977 more
+    for each number) and setting.
     """
 
     prompts: Prompts
@@ -50,13 +52,14 @@ class Corpus:
     replicates: int = 2
     sampler: str = "inverse-cdf"
     lengths: Sequence[int] = LENGTHS
+    seed: int = FIRST_SEED
 
     def request(self, number: int) -> Request:
         """Request `number`, the same at every call."""
         prompt = number // self.replicates
         length = self.lengths[prompt % len(self.lengths)]
         temperature, top_k = SETTINGS[number % len(SETTINGS)]
-        sampling = SamplingParams(temperature, top_k, 1.0, 141025 + 977 * number, self.sampler)
+        sampling = SamplingParams(temperature, top_k, 1.0, (self.seed + 977 * number) % 2**64, self.sampler)
         return Request(self.prompts(prompt, length), self.steps, sampling, number, f"prompt {prompt}")
 
     def requests(self, count: int, first: int = 0) -> list[Request]:

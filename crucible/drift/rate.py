@@ -53,10 +53,12 @@ class Rate:
 
     candidate: str
     sampler: str
+    exact: bool = False  # claims the reference's bits
     steps: int = 0
     differing: int = 0
     elements: int = 0
     finite: int = 0
+    nonzero: int = 0
     inverse: list[float] = field(default_factory=list)
     gumbel: list[float] = field(default_factory=list)
     variation: list[float] = field(default_factory=list)
@@ -87,7 +89,7 @@ def measure(
     model: Model, requests: Sequence[Request], candidates: Sequence[Candidate], together: int = 16
 ) -> Iterator[tuple[int, list[Rate]]]:
     """Rates of every candidate; yields (sequences done, rates so far) after every group of requests."""
-    rates = [Rate(c.name, requests[0].sampling.sampler) for c in candidates]
+    rates = [Rate(c.name, requests[0].sampling.sampler, c.exact) for c in candidates]
     done = 0
     for group in grouped(requests, most=together):
         some = [requests[i] for i in group]
@@ -114,6 +116,7 @@ def _sequence(rate: Rate, request: Request, path: Path, ladders, logits) -> tupl
         rate.elements += row.size
         finite = int(np.isfinite(row).sum())
         rate.finite += finite
+        rate.nonzero += int(np.count_nonzero(row))
         rate.differing += int((row.view(np.uint32) != path.logits[step].view(np.uint32)).sum())
         if finite < row.size:
             sums, flips, first = [s + 1 for s in sums], flips + 1, first or (step, -1)

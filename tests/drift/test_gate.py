@@ -1,5 +1,6 @@
 """The drift gate measures candidates and holds its controls."""
 
+from crucible.drift.corpus import Corpus
 from crucible.drift.paths import Request
 from crucible.drift.rate import SEVERITIES, Divergence
 from crucible.evidence.record import to_json
@@ -15,6 +16,24 @@ def test_the_gate_measures_a_candidate_and_every_control_holds(tiny):
     assert [r.verdict for r in made] == ["pass", "measured", "measured"] * 2 + ["pass"]
     assert all(r.differing for r in made if r.verdict == "measured")
     assert to_json(made) and len(summary(gate)) == 2 + 6 + len(gate.controls)
+
+
+def test_an_exact_candidate_must_change_no_bit(tiny):
+    gate = DriftGate(tiny, ["exact", "split-sum"], 2, steps=2)
+    for _ in gate.work():
+        pass
+    assert gate.passed and gate.controls["exact candidates change no bit"]
+    exact = next(r for r in gate.rates if r.candidate == "exact")
+    assert exact.elements and exact.nonzero and not exact.differing
+    exact.differing = 1
+    assert "fail" in {r.verdict for r in records(gate) if "exact" in r.kind}
+
+
+def test_the_first_seed_decides_every_request():
+    first = Corpus(lambda number, length: (1,) * length).requests(3)
+    again = Corpus(lambda number, length: (1,) * length, seed=2**64 - 1).requests(3)
+    assert [r.sampling.seed for r in first] == [141025, 142002, 142979]
+    assert [r.sampling.seed for r in again] == [2**64 - 1, 976, 1953]
 
 
 def test_a_gate_that_did_not_finish_does_not_pass(tiny):
