@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <vector>
 
+#include "cpu/attention_pieces.h"
 #include "cpu/pool.h"
-#include "cpu/scalar.h"
 
 namespace {
 
-constexpr int64_t kPage = 16, kKeys = 64, kRows = 8;
+constexpr int64_t kPage = 16, kRows = 8;
 
 struct Problem {
   const float *q, *kpool, *vpool;
@@ -70,90 +70,19 @@ void plain_row(const Problem& a, const int32_t* table, int64_t row, int64_t head
   for (int64_t d = 0; d < a.D; d++) a.output(row, head)[d] = acc[d] * inv;
 }
 
-// Lanes 0..7 of tree32 after steps 16 and 8; the last three steps join eight keys at once.
-template <int kD>
-f8 partial_score(const float* q, const float* k, int64_t D) {
-  f8 c[4];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; i++) c[i] = f8::load(q + 8 * i) * f8::load(k + 8 * i);
-#pragma GCC unroll 8
-  for (int64_t d = 32; d < (kD ? kD : D); d += 32) {
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) c[i] = fma(f8::load(q + d + 8 * i), f8::load(k + d + 8 * i), c[i]);
-  }
-  return (c[0] + c[2]) + (c[1] + c[3]);
-}
-
-// Scores of keys [0, n) of one block, n <= kKeys; s has room for a multiple of eight.
-template <int kD>
-void block_scores(const float* q, const float* const* k, int64_t n, int64_t D, float scale, float* s) {
-  const f8 factor = f8::set(scale);
-  for (int64_t j = 0; j < n; j += 8) {
-    f8 part[8];
-#pragma GCC unroll 8
-    for (int64_t i = 0; i < 8; i++) {
-      // a missing key repeats the last one, so that no unowned slot is read; its score is not used
-      part[i] = partial_score<kD>(q, k[std::min(j + i, n - 1)], D);
-    }
-    (finish_trees(part) * factor).store(s + j);
-  }
-}
-
-// s[0..L) scores -> exponentials; returns 1/Z.
-float softmax(float* s, int64_t L) {
-  float m = s[0];
-  int64_t j = 0;
-  if (L >= 8) {
-    f8 best = f8::load(s);
-    for (j = 8; j + 8 <= L; j += 8) best = max(best, f8::load(s + j));
-    float part[8];
-    best.store(part);
-    for (float v : part) m = std::max(m, v);
-  }
-  for (; j < L; j++) m = std::max(m, s[j]);
-  const f8 top = f8::set(m);
-  float lanes[256] = {};
-  for (j = 0; j + 8 <= L; j += 8) {
-    const f8 e = exp_nonpositive(f8::load(s + j) - top);
-    e.store(s + j);
-    (f8::load(lanes + j % 256) + e).store(lanes + j % 256);
-  }
-  for (; j < L; j++) {
-    s[j] = exp_nonpositive(s[j] - m);
-    lanes[j % 256] = lanes[j % 256] + s[j];
-  }
-  return 1.0f / finish_sum256(lanes);
-}
-
-// acc[h][d] = fma(e[h][j], v_j[d], acc[h][d]) for the n keys of a block, 32 columns at a time.
-template <int Heads>
-void block_values(const float* const* e, const float* const* v, int64_t n, int64_t D, float* acc) {
-  for (int64_t d = 0; d < D; d += 32) {
-    f8 sum[Heads][4];
-    for (int h = 0; h < Heads; h++) {
-      for (int i = 0; i < 4; i++) sum[h][i] = f8::load(acc + h * D + d + 8 * i);
-    }
-    for (int64_t j = 0; j < n; j++) {
-      f8 value[4];
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; i++) value[i] = f8::load(v[j] + d + 8 * i);
-#pragma GCC unroll 4
-      for (int h = 0; h < Heads; h++) {
-        const f8 weight = f8::set(e[h][j]);
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) sum[h][i] = fma(weight, value[i], sum[h][i]);
-      }
-    }
-    for (int h = 0; h < Heads; h++) {
-      for (int i = 0; i < 4; i++) sum[h][i].store(acc + h * D + d + 8 * i);
-    }
-  }
-}
-
 // One item: up to kRows adjacent rows of a segment and `heads` query heads of one KV head.
 struct Item {
   int64_t segment, first_row, rows, first_head, heads;
 };
+
+// Where the K or V rows j0 .. j0+n-1 of a request are.
+void find_rows(const Problem& a, const float* pool, const int32_t* table, int64_t j0, int64_t n, int64_t h,
+               const float** row) {
+  for (int64_t j = 0; j < n; j += kPage) {
+    const float* first = a.key(pool, table, j0 + j, h);
+    for (int64_t i = 0; i < std::min(kPage, n - j); i++) row[j + i] = first + i * a.Hkv * a.D;
+  }
+}
 
 template <int kD>
 void tiled_item(const Problem& a, const Item& item, std::vector<float>& scratch) {
@@ -166,7 +95,7 @@ void tiled_item(const Problem& a, const Item& item, std::vector<float>& scratch)
   const float* keys[kKeys];
   for (int64_t j0 = 0; j0 < Lmax; j0 += kKeys) {
     const int64_t n = std::min(kKeys, Lmax - j0);
-    for (int64_t j = 0; j < n; j++) keys[j] = a.key(a.kpool, table, j0 + j, h);
+    find_rows(a, a.kpool, table, j0, n, h, keys);
     for (int64_t i = 0; i < count; i++) {
       const int64_t row = i / item.heads, visible = std::min(n, L0 + row - j0);
       if (visible <= 0) continue;
@@ -178,24 +107,21 @@ void tiled_item(const Problem& a, const Item& item, std::vector<float>& scratch)
   std::fill(acc, acc + count * D, 0.0f);
   for (int64_t j0 = 0; j0 < Lmax; j0 += kKeys) {
     const int64_t n = std::min(kKeys, Lmax - j0);
-    for (int64_t j = 0; j < n; j++) keys[j] = a.key(a.vpool, table, j0 + j, h);
+    find_rows(a, a.vpool, table, j0, n, h, keys);
     for (int64_t row = 0; row < item.rows; row++) {
       const int64_t visible = std::min(n, L0 + row - j0);
       if (visible <= 0) continue;
       const int64_t i = row * item.heads;
-      for (int64_t g = 0; g < item.heads; g += 3) {
-        const float* e[3];
-        for (int64_t u = 0; u < 3; u++) e[u] = scores + (i + g + u) * capacity + j0;
+      for (int64_t g = 0; g < item.heads; g += 2) {
+        const float* first = scores + (i + g) * capacity + j0;
+        const float* e[2] = {first, first + capacity};
         float* sum = acc + (i + g) * D;
-        switch (std::min<int64_t>(3, item.heads - g)) {
-          case 1:
-            block_values<1>(e, keys, visible, D, sum);
-            break;
-          case 2:
-            block_values<2>(e, keys, visible, D, sum);
-            break;
-          default:
-            block_values<3>(e, keys, visible, D, sum);
+        if (item.heads - g > 1) {
+          block_values<2, 4>(e, keys, visible, D, sum);
+        } else if (D % 64 == 0) {
+          block_values<1, 8>(e, keys, visible, D, sum);
+        } else {
+          block_values<1, 4>(e, keys, visible, D, sum);
         }
       }
     }
