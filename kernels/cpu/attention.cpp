@@ -70,7 +70,7 @@ void plain_row(const Problem& a, const int32_t* table, int64_t row, int64_t head
   for (int64_t d = 0; d < a.D; d++) a.output(row, head)[d] = acc[d] * inv;
 }
 
-// One item: up to kRows adjacent rows of a segment and `heads` query heads of one KV head.
+// One item: up to kRows adjacent rows of a segment and `heads` query heads: one, all of a KV head, or all.
 struct Item {
   int64_t segment, first_row, rows, first_head, heads;
 };
@@ -84,45 +84,56 @@ void find_rows(const Problem& a, const float* pool, const int32_t* table, int64_
   }
 }
 
+// Asks for `width` columns of keys 0..L-1, beginning with KV head h: in a decode step they come from memory,
+// each for one row.
+void fetch(const Problem& a, const float* pool, const int32_t* table, int64_t L, int64_t h, int64_t width) {
+  for (int64_t j = 0; j < L; j += kPage) {
+    const float* first = a.key(pool, table, j, h);
+    for (int64_t i = 0; i < std::min(kPage, L - j); i++) {
+      for (int64_t c = 0; c < width; c += 16) __builtin_prefetch(first + i * a.Hkv * a.D + c, 0, 2);
+    }
+  }
+}
+
 template <int kD>
 void tiled_item(const Problem& a, const Item& item, std::vector<float>& scratch) {
   const int32_t *d = a.desc + 4 * item.segment, *table = a.tables + d[3] * a.stride;
-  const int64_t h = item.first_head / a.G(), D = a.D, row0 = d[0] + item.first_row;
+  const int64_t D = a.D, row0 = d[0] + item.first_row;
   const int64_t L0 = int64_t{d[2]} + item.first_row + 1, Lmax = L0 + item.rows - 1;
   const int64_t capacity = (Lmax + kKeys - 1) / kKeys * kKeys, count = item.rows * item.heads;
   scratch.resize(count * (capacity + D + 1));
   float *scores = scratch.data(), *acc = scores + count * capacity, *inv = acc + count * D;
+  const int64_t together = std::min(item.heads, a.G());  // heads that share a KV head
   const float* keys[kKeys];
+  if (item.rows == 1) {
+    const int64_t h = item.first_head / a.G(), width = item.heads / together * D;
+    fetch(a, a.kpool, table, Lmax, h, width);
+    fetch(a, a.vpool, table, Lmax, h, width);
+  }
   for (int64_t j0 = 0; j0 < Lmax; j0 += kKeys) {
     const int64_t n = std::min(kKeys, Lmax - j0);
-    find_rows(a, a.kpool, table, j0, n, h, keys);
-    for (int64_t i = 0; i < count; i++) {
-      const int64_t row = i / item.heads, visible = std::min(n, L0 + row - j0);
-      if (visible <= 0) continue;
-      const float* q = a.query(row0 + row, item.first_head + i % item.heads);
-      block_scores<kD>(q, keys, visible, D, a.scale, scores + i * capacity + j0);
+    for (int64_t first = 0; first < item.heads; first += together) {
+      find_rows(a, a.kpool, table, j0, n, (item.first_head + first) / a.G(), keys);
+      for (int64_t row = 0; row < item.rows; row++) {
+        const int64_t visible = std::min(n, L0 + row - j0);
+        if (visible <= 0) continue;
+        for (int64_t head = first; head < first + together; head++) {
+          float* s = scores + (row * item.heads + head) * capacity + j0;
+          block_scores<kD>(a.query(row0 + row, item.first_head + head), keys, visible, D, a.scale, s);
+        }
+      }
     }
   }
   for (int64_t i = 0; i < count; i++) inv[i] = softmax(scores + i * capacity, L0 + i / item.heads);
   std::fill(acc, acc + count * D, 0.0f);
   for (int64_t j0 = 0; j0 < Lmax; j0 += kKeys) {
     const int64_t n = std::min(kKeys, Lmax - j0);
-    find_rows(a, a.vpool, table, j0, n, h, keys);
-    for (int64_t row = 0; row < item.rows; row++) {
-      const int64_t visible = std::min(n, L0 + row - j0);
-      if (visible <= 0) continue;
-      const int64_t i = row * item.heads;
-      for (int64_t g = 0; g < item.heads; g += 2) {
-        const float* first = scores + (i + g) * capacity + j0;
-        const float* e[2] = {first, first + capacity};
-        float* sum = acc + (i + g) * D;
-        if (item.heads - g > 1) {
-          block_values<2, 4>(e, keys, visible, D, sum);
-        } else if (D % 64 == 0) {
-          block_values<1, 8>(e, keys, visible, D, sum);
-        } else {
-          block_values<1, 4>(e, keys, visible, D, sum);
-        }
+    for (int64_t first = 0; first < item.heads; first += together) {
+      find_rows(a, a.vpool, table, j0, n, (item.first_head + first) / a.G(), keys);
+      for (int64_t row = 0; row < item.rows; row++) {
+        const int64_t visible = std::min(n, L0 + row - j0), i = row * item.heads + first;
+        if (visible <= 0) continue;
+        add_values(scores + i * capacity + j0, capacity, together, keys, visible, D, acc + i * D);
       }
     }
   }
@@ -156,14 +167,16 @@ CRUCIBLE_API void crucible_attention_tiled(const float* q, const float* kpool, c
                                            int64_t S, int64_t layer, int64_t layers, int64_t Hq, int64_t Hkv,
                                            int64_t D, float* out) {
   const Problem a{q, kpool, vpool, tables, stride, desc, layer, layers, Hq, Hkv, D, out, scale_of(D)};
-  int64_t tiles = 0, work = 0;
+  int64_t T = 0, tiles = 0, work = 0;
   for (int64_t s = 0; s < S; s++) {
+    T += desc[4 * s + 1];
     tiles += (desc[4 * s + 1] + kRows - 1) / kRows;
     work += desc[4 * s + 1] * (int64_t{desc[4 * s + 2]} + desc[4 * s + 1]);
   }
-  // Few tiles (decode): a query head is an item of its own, so that all threads have work.
-  const bool split = tiles * Hkv < 4 * pool::threads();
-  const int64_t heads = split ? 1 : a.G();
+  // Few rows: a query head is an item of its own, so that all threads have work. Many requests with a row
+  // each: a row is one item, since its K and V come from memory and their heads lie side by side.
+  const int64_t enough = 4 * pool::threads();
+  const int64_t heads = tiles * Hkv < enough ? 1 : tiles == T && tiles >= enough ? Hq : a.G();
   std::vector<Item> items;
   for (int64_t s = 0; s < S; s++) {
     for (int64_t r = 0; r < desc[4 * s + 1]; r += kRows) {

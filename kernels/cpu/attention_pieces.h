@@ -111,3 +111,19 @@ void block_values(const float* const* e, const float* const* v, int64_t n, int64
     }
   }
 }
+
+// The same for `heads` rows of scores, `capacity` apart: two at a time, and a last one by itself.
+inline void add_values(const float* scores, int64_t capacity, int64_t heads, const float* const* v, int64_t n,
+                       int64_t D, float* acc) {
+  for (int64_t h = 0; h < heads; h += 2) {
+    const float* e[2] = {scores + h * capacity, scores + (h + 1) * capacity};
+    float* sum = acc + h * D;
+    if (heads - h > 1) {
+      block_values<2, 4>(e, v, n, D, sum);
+    } else if (D % 64 == 0) {
+      block_values<1, 8>(e, v, n, D, sum);
+    } else {
+      block_values<1, 4>(e, v, n, D, sum);
+    }
+  }
+}

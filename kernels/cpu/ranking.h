@@ -20,7 +20,7 @@ struct Ranked {
   int32_t id(size_t r) const { return static_cast<int32_t>(order[r] & 0xFFFFFFFFu); }
 };
 
-// Sorts by the key; those of one key stay in their order, which is by id.
+// Sorts what ascends by id.
 inline void sort_by_key(std::vector<uint64_t>& order) {
   constexpr int kBits = 11, kDigits = 1 << kBits, kPasses = 3;
   constexpr size_t kFew = 2048;  // below it, counting digits costs more than comparing
@@ -62,11 +62,8 @@ inline Ranked rank(const float* z, int64_t V, int64_t k) {
   for (int64_t i = 0; i < V; i++) {
     if (keys[i] >> 20 <= last) r.order.push_back(uint64_t{keys[i]} << 32 | static_cast<uint64_t>(i));
   }
-  if (static_cast<int64_t>(r.order.size()) > k) {
-    std::nth_element(r.order.begin(), r.order.begin() + k, r.order.end());
-    r.order.resize(k);
-  }
   sort_by_key(r.order);
+  r.order.resize(k);
   return r;
 }
 
