@@ -198,7 +198,8 @@ class ModelRunner:
     def _on_host(self, ids, slices, rows, wanted: list[Sampling]) -> list[Outcome]:
         if rows is None and not self.recorded:
             rows = list(np.cumsum([s.length for s in slices]) - 1)
-        logits = self.model.transformer.forward(ids, slices, self.cache, rows=rows, variant=self.variant)
+        run = self.model.transformer.forward
+        logits = run(ids, slices, self.cache, rows=rows, variant=self.variant, own=False)
         while len(self.cache.prepared) > _RECORDINGS:
             del self.cache.prepared[next(iter(self.cache.prepared))]
         return self._choose_all(logits, wanted)

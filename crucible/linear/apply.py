@@ -6,6 +6,7 @@ from crucible.device.checks import expect, expect_out
 from crucible.errors import InputError
 from crucible.linear.gpu_f32 import linear_f32
 from crucible.linear.weights import STORAGES, LinearWeight
+from crucible.numerics.checks import check_eps
 
 Q_LIMIT = 127 * 256  # the largest quantized row value
 
@@ -25,12 +26,41 @@ def linear(device, x, weight: LinearWeight, out=None, scratch=None, add=None):
         run(device, x, weight, out, scratch, add)
         return out
     if weight.kind == "int8":
-        q, top = quantize_rows(device, x)
+        q, top = quantize_rows(device, x, scratch)
         return _linear_int8(device, q, top, weight, out, add)
     code = STORAGES[weight.storage][0]
-    y = out if add is None else device.empty(out.shape)
+    y = out if add is None else _lent(device, scratch, "layer", out.shape)
     device.call("crucible_linear", code, x, weight.packed, weight.bias, y, rows, weight.n, weight.k)
-    return _added(device, add, y, out)
+    if add is not None:
+        device.call("crucible_residual", add, y, out, out.size)
+    return out
+
+
+def rmsnorm_linear(device, x, norm_weight, eps, weight: LinearWeight, out=None, scratch=None, add=None):
+    """The int8 layer of rmsnorm(x, norm_weight, eps), x f32 [T][K], quantized as they are made."""
+    _layer(weight, "int8")
+    if device.name != "cpu":
+        return _gpu_i8().rmsnorm_linear(device, x, norm_weight, eps, weight, out, scratch, add)
+    expect("x", x, np.float32, (None, weight.k))
+    expect("norm_weight", norm_weight, np.float32, (weight.k,))
+    eps, rows = check_eps(eps), x.shape[0]
+    out = _output(device, rows, weight, out, (x, norm_weight, weight.packed, weight.scale, weight.bias), add)
+    q, top = _quantized_rows(device, rows, weight.k, scratch)
+    device.call("crucible_rmsnorm_quantize", x, norm_weight, q, top, rows, weight.k, eps)
+    return _linear_int8(device, q, top, weight, out, add)
+
+
+def swiglu_linear(device, gate_up, weight: LinearWeight, out=None, scratch=None, add=None):
+    """The int8 layer of swiglu(gate, up), the halves of gate_up f32 [T][2K], quantized as they are made."""
+    _layer(weight, "int8")
+    if device.name != "cpu":
+        return _gpu_i8().swiglu_linear(device, gate_up, weight, out, scratch, add)
+    expect("gate_up", gate_up, np.float32, (None, 2 * weight.k))
+    rows = gate_up.shape[0]
+    out = _output(device, rows, weight, out, (gate_up, weight.packed, weight.scale, weight.bias), add)
+    q, top = _quantized_rows(device, rows, weight.k, scratch)
+    device.call("crucible_swiglu_quantize", gate_up, q, top, rows, weight.k)
+    return _linear_int8(device, q, top, weight, out, add)
 
 
 def quantize_rows(device, x, scratch=None):
@@ -42,7 +72,7 @@ def quantize_rows(device, x, scratch=None):
     if device.name != "cpu":
         return _gpu_i8().quantize_rows(device, x, scratch)
     rows, k = x.shape
-    q, top = device.empty((rows, k), np.int16), device.empty(rows)
+    q, top = _quantized_rows(device, rows, k, scratch)
     device.call("crucible_quantize_rows", x, q, top, rows, k)
     return q, top
 
@@ -69,10 +99,13 @@ def _output(device, rows: int, weight, out, inputs, add):
     return out
 
 
-def _added(device, add, y, out):
-    if add is not None:
-        device.call("crucible_residual", add, y, out, out.size)
-    return out
+def _lent(device, scratch, name: str, shape, dtype=np.float32):
+    return device.empty(shape, dtype) if scratch is None else scratch.take(name, shape, dtype)
+
+
+def _quantized_rows(device, rows: int, k: int, scratch):
+    """Room for the quantized rows of the cpu device."""
+    return _lent(device, scratch, "quantized", (rows, k), np.int16), _lent(device, scratch, "tops", (rows,))
 
 
 def _gpu_i8():
@@ -82,10 +115,9 @@ def _gpu_i8():
 
 
 def _linear_int8(device, q, top, weight: LinearWeight, out, add):
-    extents = (q.shape[0], weight.n, weight.k)
-    y = out if add is None else device.empty(out.shape)
-    device.call("crucible_linear_i8", q, top, weight.packed, weight.scale, weight.bias, y, *extents)
-    return _added(device, add, y, out)
+    given = (q, top, weight.packed, weight.scale, weight.bias, add)
+    device.call("crucible_linear_i8", *given, out, q.shape[0], weight.n, weight.k)
+    return out
 
 
 def _layer(weight, kind: str | None = None) -> None:

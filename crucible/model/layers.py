@@ -8,14 +8,8 @@ import numpy as np
 
 from crucible.attention.run import Launch
 from crucible.device import Device
-from crucible.linear.apply import linear
-from crucible.linear.gpu_i8 import (
-    linear_quantized,
-    rmsnorm_linear,
-    rmsnorm_quantize,
-    swiglu_linear,
-    swiglu_quantize,
-)
+from crucible.linear.apply import linear, linear_quantized, rmsnorm_linear, swiglu_linear
+from crucible.linear.gpu_i8 import rmsnorm_quantize, swiglu_quantize
 from crucible.linear.gpu_i8_kernels import choose, is_few
 from crucible.model.cache import KVCache
 from crucible.model.config import ModelConfig
@@ -76,9 +70,9 @@ def _unmarked(stage: str) -> None:
 class Pass:
     """One forward over packed rows.
 
-    `fused` (never on cpu) joins steps in one launch: the quantization of an int8 layer's rows with what
-    makes them, RoPE with the K/V store, the residual with the layer before it. It moves no bit. A trace
-    sees the steps apart, so it takes them apart.
+    `fused` joins steps in one launch: the quantization of an int8 layer's rows with what makes them, RoPE
+    with the K/V store, the residual with the layer before it. It moves no bit. A trace sees the steps apart,
+    so it takes them apart.
     """
 
     device: Device | Recorder
@@ -94,7 +88,7 @@ class Pass:
     launches: set[Launch] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.fused = self.fused and self.trace is None and self.device.name != "cpu"
+        self.fused = self.fused and self.trace is None
         self._rows = self.inputs.ids.shape[0]
 
     def run(self, logits: Any) -> Any:
@@ -142,9 +136,11 @@ class Pass:
         return linear(self.device, h, weight, out=out, scratch=self.scratch)
 
     def _makes_rows(self, weight, rows: int) -> bool:
-        """Whether the layer's kernel makes its quantized rows itself, from what comes before them."""
+        """Whether the layer makes its quantized rows itself, from what comes before them."""
         if weight.kind != "int8":
             return False
+        if self.device.name == "cpu":
+            return True
         return is_few(choose(self.device, rows, weight.n, weight.k, floats=True))
 
     def _added(self, stage: str, seen: str | None, layer: int, y, weight, x) -> None:

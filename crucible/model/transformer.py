@@ -101,12 +101,14 @@ class Transformer:
         variant: str | None = None,
         graph: bool = True,
         packed: bool = True,
+        own: bool = True,
     ) -> Any:
         """Logits f32 [R][V] of `rows` (packed row numbers; default: the last row of every slice).
 
         ids: the tokens of all slices, packed in order, T in all. Their K and V go to the cache's
         pages; each row attends to its own request's positions up to its own, which must have been
-        stored. The result belongs to the caller. `variant` names an attention variant (see
+        stored. The result belongs to the caller, or with `own` False only until the next call over this
+        cache, which saves a copy. `variant` names an attention variant (see
         crucible.attention.run.run, which also says what None means). `graph` False launches every kernel
         anew; `packed` False runs the slices one after another, a control that moves no bit. InputError for
         ids outside the vocabulary or slices that do not fit the cache, before anything reaches the device.
@@ -115,7 +117,7 @@ class Transformer:
             checked = self._check(ids, slices, cache, rows)
             if packed or len(slices) == 1:
                 ran = self._run(checked, cache, None, trace, variant, graph)
-                return ran.logits if ran.owned else self._copy(ran.logits)
+                return self._copy(ran.logits) if own and not ran.owned else ran.logits
             return self._one_by_one(checked, slices, cache, trace, variant, graph)
 
     def choose(

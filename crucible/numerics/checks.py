@@ -32,6 +32,16 @@ def real(name: str, value) -> float:
         raise InputError(f"{name} {_short(value)} must be a number") from None
 
 
+def check_eps(eps) -> np.float32:
+    """eps as float32; InputError unless it is finite there and at least 0."""
+    if not isinstance(eps, np.float32):
+        with np.errstate(over="ignore"):
+            eps = np.float32(real("eps", eps))
+    if not (np.isfinite(eps) and eps >= 0):
+        raise InputError(f"eps {eps} must be finite in float32 and at least 0")
+    return eps
+
+
 def whole_array(name: str, values) -> np.ndarray:
     """`values` as a flat integer array, or InputError for what is ragged, nested or no integer."""
     if values is None or isinstance(values, (str, bytes, dict, set)):

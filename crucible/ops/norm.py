@@ -3,8 +3,7 @@
 import numpy as np
 
 from crucible.device.checks import expect, expect_out
-from crucible.errors import InputError
-from crucible.numerics.checks import real
+from crucible.numerics.checks import check_eps
 
 
 def rmsnorm(device, x, weight, eps, out=None):
@@ -24,13 +23,3 @@ def rmsnorm(device, x, weight, eps, out=None):
         values = 4 if n <= 1024 else 8 if n <= 2048 else 16  # of a row in a thread's registers
         device.kernel("rmsnorm", VALUES=values).launch(rows, 256, (x, weight, out, np.int32(n), eps))
     return out
-
-
-def check_eps(eps) -> np.float32:
-    """eps as float32; InputError unless it is finite there and at least 0."""
-    if not isinstance(eps, np.float32):
-        with np.errstate(over="ignore"):
-            eps = np.float32(real("eps", eps))
-    if not (np.isfinite(eps) and eps >= 0):
-        raise InputError(f"eps {eps} must be finite in float32 and at least 0")
-    return eps

@@ -4,11 +4,8 @@ import numpy as np
 
 from crucible.device.checks import expect, expect_out
 from crucible.errors import InputError
-from crucible.numerics.checks import whole
+from crucible.numerics.checks import check_eps, whole
 from crucible.numerics.contract import PAGE_SIZE
-from crucible.ops.kv_store import store_kv
-from crucible.ops.norm import check_eps, rmsnorm
-from crucible.ops.rope import rope
 
 
 def rope_store(
@@ -75,21 +72,17 @@ def rope_store(
         raise InputError(f"layer {layer} is outside the pools' {kpool.shape[1]} layers")
     if T == 0:
         return q_out
-    if device.name == "cpu":
-        k = device.empty((T, kv_dim)) if k_out is None else k_out
-        v = device.empty((T, kv_dim)) if v_out is None else v_out
-        q_out[...], k[...], v[...] = np.split(qkv, (Hq * D, Hq * D + kv_dim), axis=1)
-        if q_norm is not None:
-            for array, weight in ((q_out, q_norm), (k, k_norm)):
-                heads = array.reshape(-1, D)
-                rmsnorm(device, heads, weight, eps, out=heads)
-        rope(device, q_out, positions, cos, sin, D, out=q_out)
-        rope(device, k, positions, cos, sin, D, out=k)
-        store_kv(device, k, v, kpool, vpool, tables, desc, layer)
-        return q_out
     if device.name != "cuda" and not 0 <= positions.min() <= positions.max() < cos.shape[0]:
         span = f"{positions.min()} to {positions.max()}"
         raise InputError(f"positions run from {span}; the table has rows 0 to {cos.shape[0] - 1}")
+    if device.name == "cpu":
+        k = device.empty((T, kv_dim)) if k_out is None else k_out
+        v = device.empty((T, kv_dim)) if v_out is None else v_out
+        norms = q_norm, k_norm, np.float32(0 if eps is None else eps)
+        pages = kpool, vpool, tables, tables.shape[1], desc, desc.shape[0], layer, kpool.shape[1]
+        rows = qkv, positions, cos, sin, *norms, *pages, Hq, Hkv, D, q_out, k, v, T
+        device.call("crucible_rope_store", *rows)
+        return q_out
     i32 = np.int32
     sizes = (i32(layer), i32(kpool.shape[1]), i32(Hq), i32(Hkv), i32(D))
     args = (

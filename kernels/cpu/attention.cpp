@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <vector>
 
+#include "cpu/attention_pieces.h"
 #include "cpu/pool.h"
-#include "cpu/scalar.h"
 
 namespace {
 
-constexpr int64_t kPage = 16, kKeys = 64, kRows = 8;
+constexpr int64_t kPage = 16, kRows = 8;
 
 struct Problem {
   const float *q, *kpool, *vpool;
@@ -70,133 +70,70 @@ void plain_row(const Problem& a, const int32_t* table, int64_t row, int64_t head
   for (int64_t d = 0; d < a.D; d++) a.output(row, head)[d] = acc[d] * inv;
 }
 
-// Lanes 0..7 of tree32 after steps 16 and 8; the last three steps join eight keys at once.
-template <int kD>
-f8 partial_score(const float* q, const float* k, int64_t D) {
-  f8 c[4];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; i++) c[i] = f8::load(q + 8 * i) * f8::load(k + 8 * i);
-#pragma GCC unroll 8
-  for (int64_t d = 32; d < (kD ? kD : D); d += 32) {
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) c[i] = fma(f8::load(q + d + 8 * i), f8::load(k + d + 8 * i), c[i]);
-  }
-  return (c[0] + c[2]) + (c[1] + c[3]);
-}
-
-// Scores of keys [0, n) of one block, n <= kKeys; s has room for a multiple of eight.
-template <int kD>
-void block_scores(const float* q, const float* const* k, int64_t n, int64_t D, float scale, float* s) {
-  const f8 factor = f8::set(scale);
-  for (int64_t j = 0; j < n; j += 8) {
-    f8 part[8];
-#pragma GCC unroll 8
-    for (int64_t i = 0; i < 8; i++) {
-      // a missing key repeats the last one, so that no unowned slot is read; its score is not used
-      part[i] = partial_score<kD>(q, k[std::min(j + i, n - 1)], D);
-    }
-    (finish_trees(part) * factor).store(s + j);
-  }
-}
-
-// s[0..L) scores -> exponentials; returns 1/Z.
-float softmax(float* s, int64_t L) {
-  float m = s[0];
-  int64_t j = 0;
-  if (L >= 8) {
-    f8 best = f8::load(s);
-    for (j = 8; j + 8 <= L; j += 8) best = max(best, f8::load(s + j));
-    float part[8];
-    best.store(part);
-    for (float v : part) m = std::max(m, v);
-  }
-  for (; j < L; j++) m = std::max(m, s[j]);
-  const f8 top = f8::set(m);
-  float lanes[256] = {};
-  for (j = 0; j + 8 <= L; j += 8) {
-    const f8 e = exp_nonpositive(f8::load(s + j) - top);
-    e.store(s + j);
-    (f8::load(lanes + j % 256) + e).store(lanes + j % 256);
-  }
-  for (; j < L; j++) {
-    s[j] = exp_nonpositive(s[j] - m);
-    lanes[j % 256] = lanes[j % 256] + s[j];
-  }
-  return 1.0f / finish_sum256(lanes);
-}
-
-// acc[h][d] = fma(e[h][j], v_j[d], acc[h][d]) for the n keys of a block, 32 columns at a time.
-template <int Heads>
-void block_values(const float* const* e, const float* const* v, int64_t n, int64_t D, float* acc) {
-  for (int64_t d = 0; d < D; d += 32) {
-    f8 sum[Heads][4];
-    for (int h = 0; h < Heads; h++) {
-      for (int i = 0; i < 4; i++) sum[h][i] = f8::load(acc + h * D + d + 8 * i);
-    }
-    for (int64_t j = 0; j < n; j++) {
-      f8 value[4];
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; i++) value[i] = f8::load(v[j] + d + 8 * i);
-#pragma GCC unroll 4
-      for (int h = 0; h < Heads; h++) {
-        const f8 weight = f8::set(e[h][j]);
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) sum[h][i] = fma(weight, value[i], sum[h][i]);
-      }
-    }
-    for (int h = 0; h < Heads; h++) {
-      for (int i = 0; i < 4; i++) sum[h][i].store(acc + h * D + d + 8 * i);
-    }
-  }
-}
-
-// One item: up to kRows adjacent rows of a segment and `heads` query heads of one KV head.
+// One item: up to kRows adjacent rows of a segment and `heads` query heads: one, all of a KV head, or all.
 struct Item {
   int64_t segment, first_row, rows, first_head, heads;
 };
 
+// Where the K or V rows j0 .. j0+n-1 of a request are.
+void find_rows(const Problem& a, const float* pool, const int32_t* table, int64_t j0, int64_t n, int64_t h,
+               const float** row) {
+  for (int64_t j = 0; j < n; j += kPage) {
+    const float* first = a.key(pool, table, j0 + j, h);
+    for (int64_t i = 0; i < std::min(kPage, n - j); i++) row[j + i] = first + i * a.Hkv * a.D;
+  }
+}
+
+// Asks for `width` columns of keys 0..L-1, beginning with KV head h: in a decode step they come from memory,
+// each for one row.
+void fetch(const Problem& a, const float* pool, const int32_t* table, int64_t L, int64_t h, int64_t width) {
+  for (int64_t j = 0; j < L; j += kPage) {
+    const float* first = a.key(pool, table, j, h);
+    for (int64_t i = 0; i < std::min(kPage, L - j); i++) {
+      for (int64_t c = 0; c < width; c += 16) __builtin_prefetch(first + i * a.Hkv * a.D + c, 0, 2);
+    }
+  }
+}
+
 template <int kD>
 void tiled_item(const Problem& a, const Item& item, std::vector<float>& scratch) {
   const int32_t *d = a.desc + 4 * item.segment, *table = a.tables + d[3] * a.stride;
-  const int64_t h = item.first_head / a.G(), D = a.D, row0 = d[0] + item.first_row;
+  const int64_t D = a.D, row0 = d[0] + item.first_row;
   const int64_t L0 = int64_t{d[2]} + item.first_row + 1, Lmax = L0 + item.rows - 1;
   const int64_t capacity = (Lmax + kKeys - 1) / kKeys * kKeys, count = item.rows * item.heads;
   scratch.resize(count * (capacity + D + 1));
   float *scores = scratch.data(), *acc = scores + count * capacity, *inv = acc + count * D;
+  const int64_t together = std::min(item.heads, a.G());  // heads that share a KV head
   const float* keys[kKeys];
+  if (item.rows == 1) {
+    const int64_t h = item.first_head / a.G(), width = item.heads / together * D;
+    fetch(a, a.kpool, table, Lmax, h, width);
+    fetch(a, a.vpool, table, Lmax, h, width);
+  }
   for (int64_t j0 = 0; j0 < Lmax; j0 += kKeys) {
     const int64_t n = std::min(kKeys, Lmax - j0);
-    for (int64_t j = 0; j < n; j++) keys[j] = a.key(a.kpool, table, j0 + j, h);
-    for (int64_t i = 0; i < count; i++) {
-      const int64_t row = i / item.heads, visible = std::min(n, L0 + row - j0);
-      if (visible <= 0) continue;
-      const float* q = a.query(row0 + row, item.first_head + i % item.heads);
-      block_scores<kD>(q, keys, visible, D, a.scale, scores + i * capacity + j0);
+    for (int64_t first = 0; first < item.heads; first += together) {
+      find_rows(a, a.kpool, table, j0, n, (item.first_head + first) / a.G(), keys);
+      for (int64_t row = 0; row < item.rows; row++) {
+        const int64_t visible = std::min(n, L0 + row - j0);
+        if (visible <= 0) continue;
+        for (int64_t head = first; head < first + together; head++) {
+          float* s = scores + (row * item.heads + head) * capacity + j0;
+          block_scores<kD>(a.query(row0 + row, item.first_head + head), keys, visible, D, a.scale, s);
+        }
+      }
     }
   }
   for (int64_t i = 0; i < count; i++) inv[i] = softmax(scores + i * capacity, L0 + i / item.heads);
   std::fill(acc, acc + count * D, 0.0f);
   for (int64_t j0 = 0; j0 < Lmax; j0 += kKeys) {
     const int64_t n = std::min(kKeys, Lmax - j0);
-    for (int64_t j = 0; j < n; j++) keys[j] = a.key(a.vpool, table, j0 + j, h);
-    for (int64_t row = 0; row < item.rows; row++) {
-      const int64_t visible = std::min(n, L0 + row - j0);
-      if (visible <= 0) continue;
-      const int64_t i = row * item.heads;
-      for (int64_t g = 0; g < item.heads; g += 3) {
-        const float* e[3];
-        for (int64_t u = 0; u < 3; u++) e[u] = scores + (i + g + u) * capacity + j0;
-        float* sum = acc + (i + g) * D;
-        switch (std::min<int64_t>(3, item.heads - g)) {
-          case 1:
-            block_values<1>(e, keys, visible, D, sum);
-            break;
-          case 2:
-            block_values<2>(e, keys, visible, D, sum);
-            break;
-          default:
-            block_values<3>(e, keys, visible, D, sum);
-        }
+    for (int64_t first = 0; first < item.heads; first += together) {
+      find_rows(a, a.vpool, table, j0, n, (item.first_head + first) / a.G(), keys);
+      for (int64_t row = 0; row < item.rows; row++) {
+        const int64_t visible = std::min(n, L0 + row - j0), i = row * item.heads + first;
+        if (visible <= 0) continue;
+        add_values(scores + i * capacity + j0, capacity, together, keys, visible, D, acc + i * D);
       }
     }
   }
@@ -230,14 +167,16 @@ CRUCIBLE_API void crucible_attention_tiled(const float* q, const float* kpool, c
                                            int64_t S, int64_t layer, int64_t layers, int64_t Hq, int64_t Hkv,
                                            int64_t D, float* out) {
   const Problem a{q, kpool, vpool, tables, stride, desc, layer, layers, Hq, Hkv, D, out, scale_of(D)};
-  int64_t tiles = 0, work = 0;
+  int64_t T = 0, tiles = 0, work = 0;
   for (int64_t s = 0; s < S; s++) {
+    T += desc[4 * s + 1];
     tiles += (desc[4 * s + 1] + kRows - 1) / kRows;
     work += desc[4 * s + 1] * (int64_t{desc[4 * s + 2]} + desc[4 * s + 1]);
   }
-  // Few tiles (decode): a query head is an item of its own, so that all threads have work.
-  const bool split = tiles * Hkv < 4 * pool::threads();
-  const int64_t heads = split ? 1 : a.G();
+  // Few rows: a query head is an item of its own, so that all threads have work. Many requests with a row
+  // each: a row is one item, since its K and V come from memory and their heads lie side by side.
+  const int64_t enough = 4 * pool::threads();
+  const int64_t heads = tiles * Hkv < enough ? 1 : tiles == T && tiles >= enough ? Hq : a.G();
   std::vector<Item> items;
   for (int64_t s = 0; s < S; s++) {
     for (int64_t r = 0; r < desc[4 * s + 1]; r += kRows) {

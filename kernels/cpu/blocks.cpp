@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cpu/pool.h"
-#include "cpu/scalar.h"
+#include "cpu/rows.h"
 
 namespace {
 
@@ -59,39 +59,14 @@ CRUCIBLE_API void crucible_sumsq256(const float* x, const int32_t* offsets, floa
 // x[T][N], w[N] -> y[T][N]; y may be x.
 CRUCIBLE_API void crucible_rmsnorm(const float* x, const float* w, float* y, int64_t T, int64_t N,
                                    float eps) {
-  parallel_for(
-      T,
-      [&](int64_t t) {
-        const float *row = x + t * N, mean = reduce256<true>(row, N) / static_cast<float>(N);
-        const float r = 1.0f / std::sqrt(mean + eps);
-        const f8 scale = f8::set(r);
-        float* out = y + t * N;
-        int64_t i = 0;
-        for (; i + 8 <= N; i += 8) ((f8::load(row + i) * scale) * f8::load(w + i)).store(out + i);
-        for (; i < N; i++) out[i] = (row[i] * r) * w[i];
-      },
-      T * N < kSmall);
+  parallel_for(T, [&](int64_t t) { rmsnorm_row(x + t * N, w, y + t * N, N, eps); }, T * N < kSmall);
 }
 
 // gate and up are rows of N in a buffer whose rows are `stride` apart; y[T][N].
 CRUCIBLE_API void crucible_swiglu(const float* gate, const float* up, float* y, int64_t T, int64_t N,
                                   int64_t stride) {
   parallel_for(
-      T,
-      [&](int64_t t) {
-        const float *g = gate + t * stride, *u = up + t * stride;
-        float* out = y + t * N;
-        int64_t i = 0;
-        for (; i + 8 <= N; i += 8) {
-          const f8 a = f8::load(g + i);
-          ((a * sigmoid(a)) * f8::load(u + i)).store(out + i);
-        }
-        if (i < N) {
-          const f8 a = load_part(g + i, N - i);
-          store_part((a * sigmoid(a)) * load_part(u + i, N - i), out + i, N - i);
-        }
-      },
-      T * N < kSmall);
+      T, [&](int64_t t) { swiglu_row(gate + t * stride, up + t * stride, y + t * N, N); }, T * N < kSmall);
 }
 
 // z = x + y; z may be x or y.
@@ -125,20 +100,8 @@ CRUCIBLE_API void crucible_rope_strided(const float* x, const int32_t* positions
       [&](int64_t t) {
         const float *c = cos + positions[t] * half, *s = sin + positions[t] * half;
         for (int64_t h = 0; h < H; h++) {
-          const float* in = x + t * stride + h * D;
-          float* out = y + t * stride + h * D;
-          int64_t i = 0;
-          for (; i + 8 <= half; i += 8) {
-            const f8 a = f8::load(in + i), b = f8::load(in + i + half);
-            const f8 ci = f8::load(c + i), si = f8::load(s + i);
-            fma(neg(b), si, a * ci).store(out + i);
-            fma(a, si, b * ci).store(out + i + half);
-          }
-          for (; i < half; i++) {
-            const float a = in[i], b = in[i + half];
-            out[i] = std::fma(-b, s[i], a * c[i]);
-            out[i + half] = std::fma(a, s[i], b * c[i]);
-          }
+          const int64_t at = t * stride + h * D;
+          rope_head(x + at, c, s, y + at, D);
         }
       },
       T * H * D < kSmall);

@@ -1,16 +1,10 @@
 // Sampling (contract section 8): Philox draws, ranking, inverse-CDF and gumbel-id, log-probabilities.
 //
 // One token at a time on the calling thread; sums run in f64 in the contract's order.
-#include <algorithm>
-#include <limits>
-#include <vector>
-
 #include "cpu/pool.h"
-#include "cpu/scalar.h"
+#include "cpu/ranking.h"
 
 namespace {
-
-enum Status : int64_t { kOk = 0, kBadLogit = 1, kNoFiniteLogit = 2, kOverflow = 3 };
 
 struct Counter {
   uint32_t x[4];
@@ -54,49 +48,6 @@ double contract_ln(double v) {
   double p = 1.0 / 23.0;
   for (int d = 21; d >= 1; d -= 2) p = p * s + 1.0 / static_cast<double>(d);
   return static_cast<double>(k) * 0.6931471805599453 + (2.0 * t) * p;
-}
-
-// Larger z first: an unsigned key that ascends as z descends, with -0 equal to +0.
-uint32_t descending_key(float z) {
-  const uint32_t u = bits_of(z + 0.0f);  // -0 + +0 is +0
-  return u & 0x80000000u ? u : ~(u | 0x80000000u);
-}
-
-struct Ranked {
-  std::vector<uint64_t> order;  // key << 32 | id, ascending
-  int32_t id(size_t r) const { return static_cast<int32_t>(order[r] & 0xFFFFFFFFu); }
-};
-
-// The first k ids by z descending, id ascending. Only candidates of the buckets (top 12 bits of the
-// key) that can reach rank k are sorted.
-Ranked rank(const float* z, int64_t V, int64_t k) {
-  std::vector<uint32_t> keys(V);
-  std::vector<int32_t> bucket(4096, 0);
-  for (int64_t i = 0; i < V; i++) {
-    keys[i] = descending_key(z[i]);
-    bucket[keys[i] >> 20]++;
-  }
-  uint32_t last = 0;
-  for (int64_t seen = bucket[0]; seen < k; seen += bucket[last]) last++;
-  Ranked r;
-  for (int64_t i = 0; i < V; i++) {
-    if (keys[i] >> 20 <= last) r.order.push_back(uint64_t{keys[i]} << 32 | static_cast<uint64_t>(i));
-  }
-  if (static_cast<int64_t>(r.order.size()) > k) {
-    std::nth_element(r.order.begin(), r.order.begin() + k, r.order.end());
-    r.order.resize(k);
-  }
-  std::sort(r.order.begin(), r.order.end());
-  return r;
-}
-
-Status check(const float* logits, int64_t V) {
-  bool finite = false;
-  for (int64_t i = 0; i < V; i++) {
-    if (std::isnan(logits[i]) || logits[i] == std::numeric_limits<float>::infinity()) return kBadLogit;
-    finite |= std::isfinite(logits[i]);
-  }
-  return finite ? kOk : kNoFiniteLogit;
 }
 
 Status scaled(const float* logits, int64_t V, float temperature, std::vector<float>& z) {
@@ -156,10 +107,18 @@ CRUCIBLE_API int64_t crucible_greedy(const float* logits, int64_t V, int32_t* to
   FloatEnv env;
   const Status status = check(logits, V);
   if (status != kOk) return status;
-  int64_t best = 0;
-  for (int64_t i = 1; i < V; i++) {
-    if (logits[i] > logits[best]) best = i;
+  constexpr int64_t kPart = 1024;
+  int64_t part = 0;  // the first one that holds the largest
+  float top = largest(logits, std::min(V, kPart));
+  for (int64_t i = kPart; i < V; i += kPart) {
+    const float here = largest(logits + i, std::min(V - i, kPart));
+    if (here > top) {
+      top = here;
+      part = i;
+    }
   }
+  int64_t best = part;
+  while (logits[best] != top) best++;
   *token = static_cast<int32_t>(best);
   return kOk;
 }
@@ -215,7 +174,7 @@ CRUCIBLE_API int64_t crucible_logprobs(const float* logits, int64_t V, double* o
   FloatEnv env;
   const Status status = check(logits, V);
   if (status != kOk) return status;
-  const float top = *std::max_element(logits, logits + V);
+  const float top = largest(logits, V);
   double c = 0.0;
   for (int64_t i = 0; i < V; i += 8) {
     const int64_t n = std::min<int64_t>(8, V - i);

@@ -41,11 +41,19 @@ inline float tree32(float* p) {
   return p[0];
 }
 
-// The second half of sum256: 256 lane sums to one number. `lanes` is overwritten.
-inline float finish_sum256(float* lanes) {
-  float w[32] = {};
-  for (int v = 0; v < 8; v++) w[v] = tree32(lanes + 32 * v);
-  return tree32(w);
+// The second half of sum256: 256 lane sums to one number. Lanes from `used` on hold +0, as do their trees.
+inline float finish_sum256(const float* lanes, int64_t used = 256) {
+  f8 w[8];
+  for (int v = 0; v < 8; v++) {
+    const float* a = lanes + 32 * v;
+    w[v] = f8::zero();
+    if (32 * v < used) {  // steps 16 and 8 of each tree32; finish_trees does the others
+      w[v] = (f8::load(a) + f8::load(a + 16)) + (f8::load(a + 8) + f8::load(a + 24));
+    }
+  }
+  float p[8];
+  (finish_trees(w) + f8::zero()).store(p);  // the last tree32 adds its 24 lanes of +0
+  return ((p[0] + p[4]) + (p[2] + p[6])) + ((p[1] + p[5]) + (p[3] + p[7]));
 }
 
 // sum256 or, with kSquares, sumsq256 of x[0..n-1].

@@ -4,10 +4,19 @@ import numpy as np
 import pytest
 
 from crucible.errors import InputError
-from crucible.linear.apply import linear, linear_quantized, linear_sums, quantize_rows
+from crucible.linear.apply import (
+    linear,
+    linear_quantized,
+    linear_sums,
+    quantize_rows,
+    rmsnorm_linear,
+    swiglu_linear,
+)
 from crucible.linear.weights import pack, pack_int8, quantize_weight
 from crucible.numerics import inputs, scalar
 from crucible.numerics.bits import assert_same_bits, same_bits
+from crucible.ops.norm import rmsnorm
+from crucible.ops.pointwise import residual, swiglu
 
 F = np.float32
 SHAPES = [
@@ -61,6 +70,40 @@ def test_a_row_keeps_its_bits_in_any_batch(cpu, kind):
     whole = linear(cpu, x, weight)
     for start, stop in ((0, 1), (3, 5), (7, 20), (40, 41)):
         assert_same_bits(whole[start:stop], linear(cpu, x[start:stop].copy(), weight))
+
+
+@pytest.mark.parametrize("rows", [*range(1, 15), 25, 197])
+def test_every_number_of_rows_gives_exact_int8_sums(cpu, rows):
+    n, k = 70, 1031  # ragged panels, three blocks and an odd input
+    x = inputs.normalish(12, 0, (rows, k))
+    x[::3] = np.where(x[::3] < 0, F(-1), F(1))  # rows of the largest integers
+    w = inputs.normalish(12, 1, (n, k))
+    w[::2] = np.where(w[::2] < 0, F(-1), F(1))
+    rows_q, weights_q = quantize_rows(cpu, x)[0], quantize_weight(cpu, w)[0]
+    assert_same_bits(scalar.linear_i8_sums(rows_q, weights_q), linear_sums(cpu, rows_q, pack(cpu, w, "int8")))
+
+
+@pytest.mark.parametrize("kind", ["f32", "int8"])
+@pytest.mark.parametrize("rows", [1, 9])
+def test_a_layer_that_adds_gives_the_bits_of_layer_and_residual(cpu, kind, rows):
+    x, w, bias = data(rows, 50, 320)
+    weight, given = pack(cpu, w, kind, bias), inputs.normalish(13, 0, (rows, 50))
+    expected = residual(cpu, given, linear(cpu, x, weight))
+    assert_same_bits(expected, linear(cpu, x, weight, add=given))
+    assert linear(cpu, x, weight, out=given, add=given) is given
+    assert_same_bits(expected, given)
+
+
+@pytest.mark.parametrize("rows, k", [(1, 576), (9, 600), (7, 33)])
+def test_rows_quantized_where_they_are_made_have_the_bits_of_the_steps(cpu, rows, k):
+    x, w, bias = data(rows, 50, k)
+    x[-1] = 0
+    norm, both = inputs.normalish(14, 0, k), inputs.normalish(14, 1, (rows, 2 * k), 4)
+    weight, given = pack(cpu, w, "int8", bias), inputs.normalish(14, 2, (rows, 50))
+    normed = linear(cpu, rmsnorm(cpu, x, norm, F(1e-5)), weight)
+    assert_same_bits(normed, rmsnorm_linear(cpu, x, norm, F(1e-5), weight))
+    gated = linear(cpu, swiglu(cpu, both[:, :k], both[:, k:]), weight, add=given)
+    assert_same_bits(gated, swiglu_linear(cpu, both, weight, out=given, add=given))
 
 
 def test_extreme_int8_sums_are_exact(cpu):

@@ -12,7 +12,7 @@ from crucible.model.cache import pages_for
 from crucible.model.config import BLOCK_LINEARS
 from crucible.model.model import Model
 from crucible.model.safetensors import open_safetensors
-from crucible.numerics.bits import assert_same_bits
+from crucible.numerics.bits import assert_same_bits, same_bits
 from crucible.numerics.digest import digest
 
 
@@ -158,6 +158,19 @@ def test_a_replayed_step_equals_a_fresh_one_after_other_work(make_tiny):
     # A long chunk between two decode steps must not disturb the recorded buffers.
     found, _ = run(model, ids, [1, 1, 30, 1, 20, 1, 1, 5])
     assert_same_bits(whole, found)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_logits_belong_to_the_caller_unless_they_are_lent(make_tiny, own):
+    model = make_tiny(**GEOMETRIES["llama-g1-d64"])
+    cache = model.new_cache(1, 1)
+    cache.reserve(0, 4)
+    step = model.transformer.forward
+    first = step([5], [Slice(0, 0, 1)], cache, own=own)
+    kept = first.copy()
+    second = step([6], [Slice(0, 1, 1)], cache, own=own)
+    assert not same_bits(kept, second)
+    assert_same_bits(kept if own else second, first)
 
 
 def test_variants_of_attention_are_the_same_model(make_tiny):

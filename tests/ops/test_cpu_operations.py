@@ -10,7 +10,11 @@ from crucible.numerics import inputs, scalar
 from crucible.numerics.bits import assert_same_bits, same_bits
 from crucible.ops import pointwise, sums
 from crucible.ops.embedding import embed
+from crucible.ops.kv_store import store_kv
 from crucible.ops.norm import rmsnorm
+from crucible.ops.rope import rope
+from crucible.ops.rope_store import rope_store
+from crucible.ops.rope_tables import rope_table
 
 F = np.float32
 LENGTHS = (1, 7, 31, 32, 33, 255, 256, 257, 576, 1000)
@@ -106,3 +110,33 @@ def test_wrong_arrays_are_refused_by_name(cpu):
         pointwise.swiglu(cpu, x, np.ones((2, 16), F)[:, :8])
     with pytest.raises(InputError, match="ascend"):
         sums.sum256(cpu, w, np.array([0, 9], np.int32))
+
+
+@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("rows, D", [(1, 64), (12, 64), (12, 96)])
+def test_rope_store_gives_the_bits_of_its_steps(cpu, norms, rows, D):
+    Hq, Hkv, layers, layer = 6, 2, 3, 1
+    qkv = inputs.normalish(31, 0, (rows, (Hq + 2 * Hkv) * D))
+    first = rows // 2  # two requests; the last row belongs to none
+    segments = [(0, 1, 16, 1)] if rows == 1 else [(0, first, 30, 1), (first, rows - first - 1, 15, 0)]
+    desc = np.array(segments, np.int32)
+    positions = np.zeros(rows, np.int32)
+    for start, length, absolute, _ in desc:
+        positions[start : start + length] = np.arange(absolute, absolute + length)
+    tables = np.array([[4, 1, 0], [2, 5, 3]], np.int32)
+    table = rope_table(10000.0, D, np.arange(40))
+    pools = [inputs.normalish(31, 1 + i, (6, layers, 16, Hkv * D)) for i in range(2)]
+    weights = [inputs.normalish(31, 3 + i, D) for i in range(2)] if norms else [None, None]
+    q, k, v = (a.copy() for a in np.split(qkv, (Hq * D, (Hq + Hkv) * D), axis=1))
+    for array, weight in ((q, weights[0]), (k, weights[1])):
+        if norms:
+            heads = array.reshape(-1, D)
+            rmsnorm(cpu, heads, weight, F(1e-6), out=heads)
+        rope(cpu, array, positions, *table, D, out=array)
+    stored = [pool.copy() for pool in pools]
+    store_kv(cpu, k, v, *stored, tables, desc, layer)
+    made = [np.zeros_like(a) for a in (q, k, v)]
+    options = {"q_norm": weights[0], "k_norm": weights[1], "eps": F(1e-6)} if norms else {}
+    rope_store(cpu, qkv, positions, *table, *pools, tables, desc, layer, Hq, Hkv, D, *made, **options)
+    for expected, actual in zip((q, k, v, *stored), (*made, *pools), strict=True):
+        assert_same_bits(expected, actual)

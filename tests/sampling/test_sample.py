@@ -61,6 +61,28 @@ def test_ranks_logprobs_and_greedy_agree_with_the_oracle(cpu, kind):
     assert (made.token, made.kept, made.u) == (scalar.greedy(logits), 1, None)
 
 
+@pytest.mark.parametrize("kind", ["plain", "ties", "masked"])
+def test_ranks_of_a_large_vocabulary_agree_with_the_oracle(cpu, kind):
+    logits = logits_of(kind, 5003)
+    for k in (2500, 5003):
+        assert_same_bits(scalar.rank(logits, F(0.6), k), rank(cpu, logits, 0.6, k), allow_zero=True)
+
+
+@pytest.mark.parametrize("at", [0, 7, 1023, 1024, 2047, 2600])
+def test_greedy_takes_the_first_of_the_largest_wherever_it_is(cpu, at):
+    logits = np.full(2601, -np.inf, F)
+    logits[at:] = -0.0
+    logits[at + 1 :: 2] = 0.0
+    assert sample(cpu, logits, SamplingParams()).token == at
+    logits[at] = 1e-45
+    logits[:at] = -1
+    assert sample(cpu, logits, SamplingParams()).token == at
+    for bad in (np.nan, np.inf):
+        logits[2600] = bad
+        with pytest.raises(InputError, match="NaN or"):
+            sample(cpu, logits, SamplingParams())
+
+
 def test_philox_and_ln_agree_with_the_oracle(cpu):
     words = inputs.bits(22, 0, 600).reshape(100, 6)
     counter, key = np.ascontiguousarray(words[:, :4]), np.ascontiguousarray(words[:, 4:])
