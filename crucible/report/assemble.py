@@ -10,9 +10,10 @@ from crucible.errors import CrucibleError
 from crucible.evidence import record
 from crucible.evidence.record import Record
 from crucible.report import render
-from crucible.report.driver import FAILED_NOTEBOOK, Outcome, Run
+from crucible.report.driver import FAILED_NOTEBOOK
 from crucible.report.notebooks import root
 from crucible.report.page import external_references, page
+from crucible.report.runs import Outcome, Run
 from crucible.report.tables import Table, cell, table
 
 SUMMARY = "results"  # kind of the record that only sums up others
@@ -62,7 +63,9 @@ def counted(count: int, noun: str) -> str:
 def verdict_sentence(run: Run, records: list[Record]) -> str:
     """The report in one sentence."""
     done = sum(o.status == "done" for o in run.outcomes)
-    return f"{done} of {counted(len(run.outcomes), 'notebook')} ran to the end; {tally(records)}."
+    older = sum(o.older for o in run.outcomes)
+    note = f" ({older} of an earlier state of the sources or parameters)" if older else ""
+    return f"{done} of {counted(len(run.outcomes), 'notebook')} ran to the end{note}; {tally(records)}."
 
 
 def tally(records: list[Record]) -> str:
@@ -101,7 +104,7 @@ def environment_table(records: list[Record]) -> Table:
 
 
 def _outcomes_table(run: Run) -> Table:
-    rows = [(o.stem, o.status, round(o.seconds, 1)) for o in run.outcomes]
+    rows = [(o.stem, f"{o.status}{', older' * o.older}", round(o.seconds, 1)) for o in run.outcomes]
     return table(("notebook", "status", "time (s)"), rows)
 
 
@@ -111,16 +114,15 @@ def _not_claimed(records: list[Record]) -> list[str]:
 
 def _html_body(run: Run, records: list[Record], nodes: dict) -> str:
     titles = {stem: render.head(node)[0] or stem for stem, node in nodes.items()}
-    named = render.shown_path(run.parameter_set)
     links = "".join(f'<li><a href="#{s}">{html.escape(t)}</a></li>' for s, t in titles.items())
     parts = [
         "<h1>Crucible report</h1>",
         f'<p class="lead">{html.escape(verdict_sentence(run, records))}</p>',
-        f'<p class="note">Parameter set: {html.escape(named)}.</p>',
+        f'<p class="note">Parameter set: {html.escape(run.parameter_set)}.</p>',
         *[_failure_card(o) for o in run.outcomes if o.status in ("failed", "stopped")],
         *[_claim_card(r) for r in records if r.kind != FAILED_NOTEBOOK],
         f"<nav><h3>Notebooks</h3><ul>{links}</ul></nav>",
-        render.scrollable(_outcomes_table(run).html()),
+        render.times(render.scrollable(_outcomes_table(run).html())),
     ]
     if records:
         where = render.scrollable(environment_table(records).html())
@@ -143,10 +145,10 @@ def _failure_card(outcome: Outcome) -> str:
 
 def _claim_card(item: Record) -> str:
     compared = f"{counted(item.elements, 'element')}, {item.differing:,} differing" if item.elements else ""
-    facts = " · ".join(f"{k}: {render_fact(v)}" for k, v in item.facts.items())
-    lines = "".join(
-        f'<div class="note">{html.escape(t)}</div>' for t in (item.compared, compared, facts) if t
-    )
+    facts = html.escape(" · ".join(f"{k}: {render_fact(v)}" for k, v in item.facts.items()))
+    facts = render.times(facts) if item.verdict == "measured" and item.samples else facts
+    texts = (html.escape(item.compared), compared, facts)
+    lines = "".join(f'<div class="note">{text}</div>' for text in texts if text)
     badge = f'<span class="badge">{item.verdict}</span>'
     return f'<div class="card {item.verdict}">{badge}<div>{html.escape(item.claim)}</div>{lines}</div>'
 
@@ -160,9 +162,9 @@ def render_fact(value) -> str:
 
 def _markdown_body(run: Run, records: list[Record], nodes: dict) -> str:
     parts = ["# Crucible report", verdict_sentence(run, records)]
-    parts.append(f"Parameter set: {render.shown_path(run.parameter_set)}.")
+    parts.append(f"Parameter set: {run.parameter_set}.")
     parts += ["## Claims", claims_table(records).markdown()] if records else []
-    parts += ["## Notebooks", _outcomes_table(run).markdown()]
+    parts += ["## Notebooks", render.times(_outcomes_table(run).markdown())]
     parts += [f"**{o.stem} {o.status}:** {o.error}" for o in run.outcomes if o.error]
     for stem, node in nodes.items():
         title, opening = render.head(node)

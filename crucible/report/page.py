@@ -8,6 +8,8 @@ from html.parser import HTMLParser
 _TAGS = {"script", "iframe", "object", "embed", "base", "link"}
 _ATTRIBUTES = {"src", "srcset", "poster", "data", "action", "background", "xlink:href"}
 _STYLE = re.compile(r"url\(\s*[\"']?(?!data:|#)|@import", re.IGNORECASE)
+# What a browser may load: what the page itself carries, and nothing else.
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 CSS = """
 :root { color-scheme: light dark; --ink: #1f2328; --muted: #656d76; --paper: #fff; --card: #f6f8fa;
@@ -122,6 +124,7 @@ def page(title: str, body: str) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         f"<title>{html.escape(title)}</title>\n<style>{CSS}{highlight_css()}</style>\n</head>\n"
         f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
     )

@@ -60,6 +60,12 @@ def resolve(
     return resolved
 
 
+def filled(notebook: Notebook, values: Mapping[str, Literal]) -> dict[str, Literal]:
+    """The values that a notebook is run with: what the driver fills in, then `values`."""
+    known = parameters(notebook)
+    return {**{k: v for k, v in DRIVER_FILLED.items() if k in known}, **values}
+
+
 def _typed(parameter: Parameter, value: Literal, where: str) -> Literal:
     default = parameter.default
     if isinstance(default, float) and type(value) is int:
