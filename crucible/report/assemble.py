@@ -13,7 +13,7 @@ from crucible.report import render
 from crucible.report.driver import FAILED_NOTEBOOK
 from crucible.report.notebooks import root
 from crucible.report.page import external_references, page
-from crucible.report.runs import Outcome, Run
+from crucible.report.runs import READS_EVIDENCE, Outcome, Run
 from crucible.report.tables import Table, cell, table
 
 SUMMARY = "results"  # kind of the record that only sums up others
@@ -32,6 +32,7 @@ def assemble(run: Run) -> tuple[Path, Path]:
         for o in run.outcomes
         if o.executed
     }
+    nodes = dict(sorted(nodes.items(), key=lambda pair: not _sums_up(run, pair[0])))  # the results come first
     document = page("Crucible report", _html_body(run, records, nodes))
     leaks = external_references(document)
     if leaks:
@@ -40,6 +41,10 @@ def assemble(run: Run) -> tuple[Path, Path]:
     for name, text in texts.items():
         (run.folder / name).write_text(_portable(text, run.folder), encoding="utf-8")
     return run.folder / "report.md", run.folder / "report.html"
+
+
+def _sums_up(run: Run, stem: str) -> bool:
+    return any(o.stem == stem and READS_EVIDENCE in o.values for o in run.outcomes)
 
 
 def claims(records: list[Record]) -> list[Record]:
@@ -114,10 +119,12 @@ def _not_claimed(records: list[Record]) -> list[str]:
 
 def _html_body(run: Run, records: list[Record], nodes: dict) -> str:
     titles = {stem: render.head(node)[0] or stem for stem, node in nodes.items()}
+    sound = run.exit_code == 0 and not any(r.verdict == "fail" for r in records)
+    badge = f'<span class="badge {"pass" if sound else "fail"}">{"pass" if sound else "fail"}</span>'
     links = "".join(f'<li><a href="#{s}">{html.escape(t)}</a></li>' for s, t in titles.items())
     parts = [
         "<h1>Crucible report</h1>",
-        f'<p class="lead">{html.escape(verdict_sentence(run, records))}</p>',
+        f'<p class="lead">{badge} {html.escape(verdict_sentence(run, records))}</p>',
         f'<p class="note">Parameter set: {html.escape(run.parameter_set)}.</p>',
         *[_failure_card(o) for o in run.outcomes if o.status in ("failed", "stopped")],
         *[_claim_card(r) for r in records if r.kind != FAILED_NOTEBOOK],
@@ -147,6 +154,7 @@ def _claim_card(item: Record) -> str:
     compared = f"{counted(item.elements, 'element')}, {item.differing:,} differing" if item.elements else ""
     facts = html.escape(" · ".join(f"{k}: {render_fact(v)}" for k, v in item.facts.items()))
     facts = render.times(facts) if item.verdict == "measured" and item.samples else facts
+    facts = f"<details><summary>facts</summary>{facts}</details>" if facts else ""
     texts = (html.escape(item.compared), compared, facts)
     lines = "".join(f'<div class="note">{text}</div>' for text in texts if text)
     badge = f'<span class="badge">{item.verdict}</span>'

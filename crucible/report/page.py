@@ -37,13 +37,14 @@ table { border-collapse: collapse; font-size: .9rem; }
 caption { text-align: left; color: var(--muted); padding-bottom: .3rem; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); vertical-align: top; text-align: left; }
 th { white-space: nowrap; font-weight: 600; }
+td[style*=right] { white-space: nowrap; }
 .where td:first-child { white-space: nowrap; } .where td { overflow-wrap: anywhere; }
 figure { margin: 1.2rem 0; }
 figure img { display: block; width: 100%; height: auto; background: #fff; border-radius: 8px;
   padding: .4rem; }
 @media (prefers-color-scheme: dark) { figure img { filter: invert(.9) hue-rotate(180deg); } }
 @media (max-width: 40rem) { table { font-size: .8rem; } th, td { padding: .25rem .4rem; }
-  th { white-space: normal; } td { overflow-wrap: anywhere; } }
+  th { white-space: normal; } td[style*=left] { min-width: 5.5rem; } figure img { min-width: 38rem; } }
 figcaption { color: var(--muted); font-size: .9rem; margin-top: .4rem; }
 .lead { font-size: 1.1rem; }
 .note { color: var(--muted); font-size: .9rem; }

@@ -8,9 +8,14 @@ from crucible.files import read_text
 from crucible.report.notebooks import Literal, Notebook, Parameter, parameters, root, suggest
 
 COMMON = "common"
-# The driver fills these in for every notebook that has them: the run's folder and its evidence so far.
-# A notebook works in that folder, so its copy and the report name no place of this machine.
-DRIVER_FILLED = {"output_dir": ".", "evidence_path": "evidence.json"}
+# The driver fills these in for every notebook that has them: the run's folder, its evidence so far, and the
+# committed records of named machines. A notebook works in the run's folder, so its copy and the report name
+# no place of this machine.
+DRIVER_FILLED = {
+    "output_dir": ".",
+    "evidence_path": "evidence.json",
+    "machines": ["outputs/h200", "outputs/cpu-2core"],
+}
 
 
 def fitting() -> Path:
