@@ -9,8 +9,9 @@ import nbformat
 from crucible.errors import CrucibleError
 from crucible.evidence import record
 from crucible.evidence.record import Record
-from crucible.report import render
+from crucible.report import gate_table, render
 from crucible.report.driver import FAILED_NOTEBOOK
+from crucible.report.gathered import gather
 from crucible.report.notebooks import root
 from crucible.report.page import external_references, page
 from crucible.report.runs import READS_EVIDENCE, Outcome, Run
@@ -45,6 +46,16 @@ def assemble(run: Run) -> tuple[Path, Path]:
 
 def _sums_up(run: Run, stem: str) -> bool:
     return any(o.stem == stem and READS_EVIDENCE in o.values for o in run.outcomes)
+
+
+def _gates(run: Run) -> list[str]:
+    """One sentence about the gates of the machines whose records the run sums up; [] where it does not."""
+    named = next((o.values["machines"] for o in run.outcomes if o.values.get("machines")), None)
+    if named is None:
+        return []
+    evidence = run.folder / "evidence.json"
+    kept = gather(evidence if evidence.exists() else None, named)
+    return [f"Gates, here and on named machines: {gate_table.verdict_sentence(kept)}"]
 
 
 def claims(records: list[Record]) -> list[Record]:
@@ -125,6 +136,7 @@ def _html_body(run: Run, records: list[Record], nodes: dict) -> str:
     parts = [
         "<h1>Crucible report</h1>",
         f'<p class="lead">{badge} {html.escape(verdict_sentence(run, records))}</p>',
+        *[f"<p>{html.escape(text)}</p>" for text in _gates(run)],
         f'<p class="note">Parameter set: {html.escape(run.parameter_set)}.</p>',
         *[_failure_card(o) for o in run.outcomes if o.status in ("failed", "stopped")],
         *[_claim_card(r) for r in records if r.kind != FAILED_NOTEBOOK],
@@ -169,7 +181,7 @@ def render_fact(value) -> str:
 
 
 def _markdown_body(run: Run, records: list[Record], nodes: dict) -> str:
-    parts = ["# Crucible report", verdict_sentence(run, records)]
+    parts = ["# Crucible report", verdict_sentence(run, records), *_gates(run)]
     parts.append(f"Parameter set: {run.parameter_set}.")
     parts += ["## Claims", claims_table(records).markdown()] if records else []
     parts += ["## Notebooks", render.times(_outcomes_table(run).markdown())]

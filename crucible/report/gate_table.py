@@ -83,7 +83,11 @@ def gates_table(kept: Sequence[Kept]) -> Table:
         if not ones:
             rows.append((NOT_RUN, name, "", "", "", "", ""))
             continue
-        many = f"{line.counted:,} {line.gate.counts}" if line.counted else f"{len(ones)} records"
+        many = (
+            f"{line.counted:,} {line.gate.counts}"
+            if line.counted
+            else f"{len(ones)} record{'s' * (len(ones) != 1)}"
+        )
         states = "; ".join(dict.fromkeys(one.state for one in line.records if one.state)) or THIS_RUN
         elements, differing = sum(r.elements for r in ones), sum(r.differing for r in ones)
         rows.append((line.verdict, name, line.where, many, elements, differing, states))

@@ -37,7 +37,7 @@ table { border-collapse: collapse; font-size: .9rem; }
 caption { text-align: left; color: var(--muted); padding-bottom: .3rem; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); vertical-align: top; text-align: left; }
 th { white-space: nowrap; font-weight: 600; }
-td[style*=right] { white-space: nowrap; }
+td[style*=right] { white-space: nowrap; } td.long { min-width: 15rem; }
 .where td:first-child { white-space: nowrap; } .where td { overflow-wrap: anywhere; }
 figure { margin: 1.2rem 0; }
 figure img { display: block; width: 100%; height: auto; background: #fff; border-radius: 8px;

@@ -12,6 +12,7 @@ CLOSING = "## What we know now"
 # Cells with one of these tags show times: the only part of a report that differs from run to run.
 TIMED = {"nbval-ignore-output", "times"}
 TIMES = ("<!-- times -->", "<!-- /times -->")
+_LONG = re.compile(r"<td(?=[^>]*>[^<]{45,}</td>)")
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -43,7 +44,8 @@ def markdown(text: str) -> str:
 
 
 def scrollable(text: str) -> str:
-    """Every table in a box that scrolls sideways on a narrow screen."""
+    """Every table in a box that scrolls sideways on a narrow screen; long texts in it get room."""
+    text = _LONG.sub(r'<td class="long"', text)
     return text.replace("<table", '<div class="scroll"><table').replace("</table>", "</table></div>")
 
 
