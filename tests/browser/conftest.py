@@ -21,6 +21,7 @@ SETTINGS = {
 
 def pytest_addoption(parser):
     parser.addoption("--pictures", help="write the pictures of README.md into this folder")
+    parser.addoption("--report", help="look at this report.html instead of one of the committed notebooks")
 
 
 @pytest.fixture(scope="session")
@@ -88,8 +89,11 @@ def _address(server: subprocess.Popen) -> str:
 
 
 @pytest.fixture(scope="session")
-def report(tmp_path_factory) -> Path:
-    """report.html of the committed notebooks and the committed example of evidence, nothing executed."""
+def report(request, tmp_path_factory) -> Path:
+    """report.html of --report, else of the committed notebooks and the committed example of evidence."""
+    given = request.config.getoption("--report", default=None)
+    if given:
+        return Path(given).resolve()
     pytest.importorskip("nbformat")
     from crucible.report import runs
     from crucible.report.assemble import assemble

@@ -58,7 +58,8 @@ def test_the_page_asks_for_nothing_and_does_not_overflow(report, opened, size, s
     low = [(name, ratio) for name, ratio in page.evaluate(CONTRAST) if ratio < 4.5]
     assert not low, f"text that is hard to read in {scheme}: {low}"
     if pictures:
-        page.screenshot(path=pictures / f"report-{'phone' if size == PHONE else 'desk'}-{scheme}.png")
+        name = f"report-{'phone' if size == PHONE else 'desk'}-{scheme}.png"
+        page.screenshot(path=pictures / name)
 
 
 def test_every_figure_is_drawn_with_a_caption_and_can_be_read_on_a_phone(report, opened):
