@@ -49,7 +49,7 @@ def report(
     from crucible.errors import InputError
     from crucible.report import driver, notebooks, parameters, runs
     from crucible.report.assemble import assemble, counted
-    from crucible.report.checks import CHECKS
+    from crucible.report.checks import checks
     from crucible.report.resume import plan
 
     if minutes is not None and not 0 < minutes <= 24 * 60:
@@ -61,7 +61,7 @@ def report(
     values = parameters.resolve(parameters.read_set(chosen), everything, str(chosen))
     notebooks.select(everything, only or [])
     folder = runs.newest(str(chosen)) if resume else driver.new_folder(out, chosen.stem)
-    todo = plan(everything, only or [], values, folder, str(chosen), CHECKS)
+    todo = plan(everything, only or [], values, folder, str(chosen), checks())
     many = counted(len(todo.notebooks), "notebook")
     typer.echo(f"running {many} with {_near(chosen)} into {_near(folder)}")
     with driver.within(minutes):

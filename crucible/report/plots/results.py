@@ -32,7 +32,7 @@ def compared(records: Sequence[Record]) -> Figure:
     axes.set_yticks(range(len(shown)), [_folded(r.claim) for r in reversed(shown)])
     axes.set(xscale="log", xlabel="compared elements (log scale)")
     top = max((r.elements for r in shown), default=10)
-    axes.set_xlim(1, top * 10**3)
+    axes.set_xlim(1, float(top) ** 1.8)  # room for the words beside the longest bar
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
     return figure
