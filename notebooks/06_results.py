@@ -151,7 +151,7 @@ if trade_offs:
 # ## Service: the gate and the load client
 
 # %% tags=["times"]
-for kind in (services.GATE, services.LOAD):
+for kind in (services.GATE, services.LOAD, services.CHECK):
     for one in services.sections(everything, kind):
         display(one)
 

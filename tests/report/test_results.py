@@ -146,28 +146,42 @@ def test_service_evidence_appears_when_there_is_a_record_and_says_not_run_when_t
 def test_no_two_metrics_of_the_service_share_a_table():
     facts = {
         "rounds": 3,
-        "4x512: TTFT p50 (ms), baseline": 10.0,
-        "4x512: TTFT p50 (ms), candidate": 5.0,
-        "4x512: throughput (tok/s), baseline": 80.0,
-        "8x512: TTFT p50 (ms), candidate": 6.0,
+        "4x512, TTFT p50, change %": -40.0,
+        "4x512, TTFT p50, every pair improved": True,
+        "4x512, throughput, change %": 9.0,
+        "envelope, round 1 auto, power, W": 300.0,
     }
-    series = (Series("4x512: TTFT", "ms", (1.0, 2.0)), Series("4x512: stage", "us", (3.0,)))
-    head, ttft, rate, *samples = services.sections(
-        kept(Record(services.AB, "c", "x", "measured", facts=facts, samples=series)), services.AB
+    series = (
+        Series("4x512, TTFT p50, reference", "ms", (3.0, 1.0, 2.0)),
+        Series("4x512, TTFT p50, auto", "ms", (1.0,)),
+        Series("4x512, throughput, auto", "tok/s", (80.0,)),
+        Series("end to end", "ms", (5.0, 7.0)),
     )
-    assert ("rounds", 3) in head.rows
-    assert ttft.headings == ("TTFT p50 (ms)", "baseline", "candidate")
-    assert ttft.rows == (("4x512", 10.0, 5.0), ("8x512", "", 6.0))
-    assert rate.rows == (("4x512", 80.0),)
-    assert [one.headings[0] for one in samples] == ["TTFT samples (ms)", "stage samples (us)"]
+    item = Record(services.AB, "c", "x", "measured", facts=facts, samples=series)
+    head, ttft, rate, rest, machine = services.sections(kept(item), services.AB)
+    assert ("rounds", 3) in head.rows and not [r for r in head.rows if "TTFT" in r[0] or "power" in r[0]]
+    assert ttft.headings == ("TTFT p50 (ms)", "reference", "auto", "change %", "every pair improved")
+    assert ttft.rows == (("4x512", "2 [1, 3]", "1 [1, 1]", -40.0, True),)
+    assert rate.headings[0] == "throughput (tok/s)" and rate.rows == (("4x512", "80 [80, 80]", 9.0),)
+    assert rest.headings[0] == "samples (ms)" and rest.rows == (("end to end", "6 [5, 7]", 2),)
+    assert machine.rows == (("round 1 auto", 300.0),) and machine.headings[1] == "power, W"
 
 
-def test_policies_are_drawn_where_a_sweep_has_both_sides_of_the_trade_off():
-    series = [Series(f"512: {m}", "ms", (1.0, 2.0)) for m in (services.ARRIVAL, services.GAP)]
-    series.append(Series(f"256: {services.GAP}", "ms", (1.0,)))
-    item = Record(services.SWEEP, "c", "x", "measured", samples=tuple(series))
-    assert services.trade_offs(kept(item)) == {"512": ((1.0, 2.0), (1.0, 2.0))}
-    assert png(results.trade_offs(services.trade_offs(kept(item))))
+def test_policies_are_rows_and_are_drawn_where_a_sweep_has_both_sides_of_the_trade_off():
+    names = ("budget 1024, no cap", "budget 512, no cap")
+    series = [
+        Series(f"arrival-mixed, {metric}, {name}", "ms", (1.0, 2.0))
+        for name in names
+        for metric in (services.ARRIVAL, services.GAP)
+    ]
+    series.append(Series(f"8x512, {services.ARRIVAL}, {names[0]}", "ms", (9.0,)))
+    facts = {f"{names[1]}, arrival-mixed, {services.GAP}, change %": -5.0}
+    found = kept(Record(services.SWEEP, "c", "x", "pass", facts=facts, samples=tuple(series)))
+    _, first, gap = services.sections(found, services.SWEEP)
+    assert [r[0] for r in first.rows] == [*(f"{n}, arrival-mixed" for n in names), f"{names[0]}, 8x512"]
+    assert gap.rows[1] == (f"{names[1]}, arrival-mixed", "1.5 [1, 2]", -5.0)
+    assert set(services.trade_offs(found)) == {f"{n}, arrival-mixed" for n in names}
+    assert png(results.trade_offs(services.trade_offs(found)))
 
 
 def test_drift_rates_stand_by_candidate_and_sampler():
