@@ -44,7 +44,8 @@ figure img { display: block; width: 100%; height: auto; background: #fff; border
   padding: .4rem; }
 @media (prefers-color-scheme: dark) { figure img { filter: invert(.9) hue-rotate(180deg); } }
 @media (max-width: 40rem) { table { font-size: .8rem; } th, td { padding: .25rem .4rem; }
-  th { white-space: normal; } td[style*=left] { min-width: 5.5rem; } figure img { min-width: 38rem; } }
+  th { white-space: normal; } td[style*=left] { min-width: 5.5rem; } td.long { min-width: 12rem; }
+  figure img { min-width: 38rem; } }
 figcaption { color: var(--muted); font-size: .9rem; margin-top: .4rem; }
 .lead { font-size: 1.1rem; }
 .note { color: var(--muted); font-size: .9rem; }

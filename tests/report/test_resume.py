@@ -4,12 +4,14 @@ import json
 import signal
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("nbformat")
 pytest.importorskip("jupytext")
 
+from crucible.cli.report import report
 from crucible.errors import InputError
 from crucible.evidence.record import Record, load, save
 from crucible.report import driver, runs
@@ -198,3 +200,25 @@ def test_the_state_names_no_place_of_this_machine(checkout, ran):
     run = call(checkout, named=str(checkout / "mine.yaml"))
     text = (run.folder / runs.NAME).read_text()
     assert str(checkout.parent) not in text and json.loads(text)["parameter_set"] == "mine.yaml"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"minutes": 0.0}, r"--minutes 0 must lie between 0 and 1440"),
+        ({"resume": True, "out": Path("x")}, r"--resume finds the folder by itself; --out x alone"),
+        ({"only": ["99"], "out": Path("x")}, r"no notebook '99'"),
+    ],
+)
+def test_options_that_contradict_are_refused_before_a_folder_is_made(options, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message):
+        report(**options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_knows_the_parameter_set_it_was_made_with(tmp_path):
+    runs.save(runs.Run(tmp_path, "params/smoke.yaml"))
+    assert runs.set_of(tmp_path) == driver.root() / "params/smoke.yaml"
+    runs.save(runs.Run(tmp_path, "mine.yaml"))
+    assert runs.set_of(tmp_path) is None and runs.set_of(tmp_path / "absent") is None
