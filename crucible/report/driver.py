@@ -89,18 +89,20 @@ def _skipped(waiting: Mapping[str, Notebook], values: Mapping, standing: Mapping
 
 
 @contextmanager
-def within(minutes: float | None) -> Iterator[None]:
-    """Press Ctrl-C after so many minutes (None: never), so that what runs then is stopped and kept."""
-    if minutes is None:
-        yield
-        return
-    before = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    signal.setitimer(signal.ITIMER_REAL, 60 * minutes)
+def within(minutes: float | None = None) -> Iterator[None]:
+    """Press Ctrl-C after so many minutes (None: never) or on SIGTERM, so that what runs is stopped and kept."""
+
+    def press(*_) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = [(number, signal.signal(number, press)) for number in (signal.SIGALRM, signal.SIGTERM)]
+    signal.setitimer(signal.ITIMER_REAL, 60 * (minutes or 0))
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def _checked(name: str, check: Callable[[], list[record.Record]]) -> list[record.Record]:

@@ -65,9 +65,9 @@ def check(notebook, found):
 def test_run_all_in_jupyterlab_ends_without_an_error_and_shows_the_figures(stem, run_all, pictures):
     page, found = run_all(stem)
     check(stem, found)
-    if pictures:
+    if pictures and stem == "04_drift_diagnosis":  # in README.md
         page.locator(".jp-Notebook img").first.scroll_into_view_if_needed()
-        page.screenshot(path=pictures / f"lab-{stem}.png")
+        page.screenshot(path=pictures / "lab.png")
 
 
 def test_a_cell_that_fails_is_seen(run_all, lab):

@@ -1,9 +1,14 @@
 """report.html in a real browser: nothing is loaded or overflows, on desk and phone, light and dark."""
 
+import functools
+
 import pytest
+
+from crucible.report.page import POLICY, page
 
 DESK, PHONE = (1280, 900), (390, 844)
 VIEWS = [(size, scheme) for size in (DESK, PHONE) for scheme in ("light", "dark")]
+SHOWN = {(DESK, "light"): "report.png", (PHONE, "dark"): "report-phone.png"}  # in README.md
 
 OVERFLOW = """() => [...document.querySelectorAll('main *')].filter(e => {
   const box = e.getBoundingClientRect();
@@ -22,11 +27,12 @@ CONTRAST = """() => {
 }"""
 
 
-@pytest.fixture
-def opened(chromium, request):
-    """open(path, size, scheme) -> (page, requests beyond the file, errors of its console)."""
+@pytest.fixture(scope="module")
+def opened(chromium):
+    """open(path, size, scheme) -> (page, requests beyond the file, errors of its console); each only once."""
     contexts = []
 
+    @functools.cache
     def open_(path, size=DESK, scheme="light"):
         width, height = size
         context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
@@ -38,33 +44,39 @@ def opened(chromium, request):
             route.abort()
 
         context.route(lambda url: url != path.as_uri() and not url.startswith("data:"), seen)
-        page = context.new_page()
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.goto(path.as_uri(), wait_until="load")
-        return page, asked, errors
+        shown = context.new_page()
+        shown.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        shown.goto(path.as_uri(), wait_until="load")
+        return shown, asked, errors
 
     yield open_
     for context in contexts:
         context.close()
 
 
+def written(folder, body):
+    """A page of the report's style and policy with another body."""
+    path = folder / "page.html"
+    path.write_text(page("Crucible report", body))
+    return path
+
+
 @pytest.mark.parametrize(("size", "scheme"), VIEWS, ids=lambda v: v if isinstance(v, str) else str(v[0]))
 def test_the_page_asks_for_nothing_and_does_not_overflow(report, opened, size, scheme, pictures):
-    page, asked, errors = opened(report, size, scheme)
+    shown, asked, errors = opened(report, size, scheme)
     assert not asked and not errors
-    wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    wide = shown.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     assert wide[0] <= wide[1] == size[0]
-    assert not page.evaluate(OVERFLOW)
-    low = [(name, ratio) for name, ratio in page.evaluate(CONTRAST) if ratio < 4.5]
+    assert not shown.evaluate(OVERFLOW)
+    low = [(name, ratio) for name, ratio in shown.evaluate(CONTRAST) if ratio < 4.5]
     assert not low, f"text that is hard to read in {scheme}: {low}"
-    if pictures:
-        name = f"report-{'phone' if size == PHONE else 'desk'}-{scheme}.png"
-        page.screenshot(path=pictures / name)
+    if pictures and (size, scheme) in SHOWN:
+        shown.screenshot(path=pictures / SHOWN[size, scheme])
 
 
 def test_every_figure_is_drawn_with_a_caption_and_can_be_read_on_a_phone(report, opened):
-    page, *_ = opened(report, PHONE)
-    figures = page.evaluate(
+    shown, *_ = opened(report, PHONE, "light")
+    figures = shown.evaluate(
         "() => [...document.querySelectorAll('figure')].map(f => [f.querySelector('img').naturalWidth, "
         "f.querySelector('img').getBoundingClientRect().width, f.querySelector('figcaption').textContent])"
     )
@@ -73,27 +85,27 @@ def test_every_figure_is_drawn_with_a_caption_and_can_be_read_on_a_phone(report,
 
 
 def test_a_wide_table_scrolls_by_itself_and_keeps_its_words_whole(report, opened):
-    page, *_ = opened(report, PHONE)
-    boxes = page.evaluate(
+    shown, *_ = opened(report, PHONE, "light")
+    boxes = shown.evaluate(
         "() => [...document.querySelectorAll('.scroll')].filter(e => e.querySelector('table'))"
         ".map(e => [e.scrollWidth, e.clientWidth])"
     )
     assert any(inner > outer for inner, outer in boxes) and all(outer <= PHONE[0] for _, outer in boxes)
-    name = page.locator("td", has_text="attention_diagnostics.cu").first.bounding_box()
+    name = shown.locator("td", has_text="attention_diagnostics.cu").first.bounding_box()
     assert name["height"] < 30, "a file's name is broken over lines"
 
 
 def test_light_and_dark_differ(report, opened):
     paper = "() => getComputedStyle(document.body).backgroundColor"
-    light, dark = (opened(report, scheme=scheme)[0].evaluate(paper) for scheme in ("light", "dark"))
+    light, dark = (opened(report, DESK, scheme)[0].evaluate(paper) for scheme in ("light", "dark"))
     assert light == "rgb(255, 255, 255)" and dark != light
 
 
 def test_the_verdict_is_seen_before_anything_else(report, opened):
-    page, *_ = opened(report, PHONE)
-    box = page.locator(".lead .badge").bounding_box()
+    shown, *_ = opened(report, PHONE, "light")
+    box = shown.locator(".lead .badge").bounding_box()
     assert box["y"] + box["height"] < PHONE[1] / 2
-    first = page.locator("section h2").first.text_content()
+    first = shown.locator("section h2").first.text_content()
     assert first.startswith("Results")
 
 
@@ -102,10 +114,11 @@ def test_what_a_page_would_load_is_seen_and_the_policy_of_the_report_refuses_it(
     bare = tmp_path / "bare.html"
     bare.write_text(f"<!DOCTYPE html><body>{image}</body>")
     assert opened(bare)[1] == ["https://a.example/x.png"]
-    held = tmp_path / "held.html"
-    held.write_text(
-        report.read_text().replace("<main>", f"<main>{image}<script>document.title = 'ran'</script>")
-    )
-    page, asked, errors = opened(held)
+    held, asked, errors = opened(written(tmp_path, f"{image}<script>document.title = 'ran'</script>"))
     assert not asked and any("Content Security Policy" in text for text in errors)
-    assert page.title() == "Crucible report"
+    assert held.title() == "Crucible report" and POLICY in report.read_text()
+
+
+def test_a_line_that_is_wider_than_the_screen_is_seen(opened, tmp_path):
+    wide, *_ = opened(written(tmp_path, '<p style="width: 500px">wide</p>'), PHONE)
+    assert wide.evaluate(OVERFLOW) == ["P  wide"]

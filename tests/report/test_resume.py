@@ -1,6 +1,7 @@
 """A run folder can be gone on with: what is done stands, what changed or failed runs again."""
 
 import json
+import os
 import signal
 import threading
 from dataclasses import replace
@@ -154,6 +155,14 @@ def test_a_limit_in_minutes_presses_ctrl_c_and_is_lifted_at_the_end():
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     with driver.within(None):
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_a_request_to_end_is_a_ctrl_c_too():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), driver.within():
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait()
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_stopped_run_goes_on_with_the_notebook_that_was_stopped(checkout, ran, monkeypatch):
