@@ -90,7 +90,7 @@ def _skipped(waiting: Mapping[str, Notebook], values: Mapping, standing: Mapping
 
 @contextmanager
 def within(minutes: float | None = None) -> Iterator[None]:
-    """Press Ctrl-C after so many minutes (None: never) or on SIGTERM, so that what runs is stopped and kept."""
+    """Press Ctrl-C after so many minutes (None: never) or on SIGTERM: what runs is stopped and kept."""
 
     def press(*_) -> None:
         os.kill(os.getpid(), signal.SIGINT)

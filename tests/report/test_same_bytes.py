@@ -81,6 +81,7 @@ def test_two_runs_differ_in_times_alone(checkout, tmp_path):
     made = twice(checkout, {}, tmp_path)
     compare(made)
     for a, b in zip(*(one[:2] for one in made), strict=True):
+        assert "Gates, here and on named machines: " in a
         assert a != b and len(MARKED.sub("", a)) > len(a) / 2, "times differ, and are the smaller part"
     assert any(made[0][2][name] != made[1][2][name] for name in made[0][2]), "a picture of times differs"
 
