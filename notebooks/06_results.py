@@ -148,7 +148,12 @@ if trade_offs:
     show(results.trade_offs(trade_offs), "Policies by arrival TTFT and worst gap, in milliseconds.")
 
 # %% [markdown]
-# ## Service: the gate and the load client
+# ## Service: the gate, the load client, and the service beside the bare engine
+
+# %%
+for unit in ("tok/s", "ms, p50"):
+    found = speeds.models_table(committed, (unit,), kinds=speeds.SERVICE)
+    display(or_not_run(found, speeds.MODELS_HTTP))
 
 # %% tags=["times"]
 for kind in (services.GATE, services.LOAD, services.CHECK):

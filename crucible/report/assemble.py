@@ -48,14 +48,20 @@ def _sums_up(run: Run, stem: str) -> bool:
     return any(o.stem == stem and READS_EVIDENCE in o.values for o in run.outcomes)
 
 
-def _gates(run: Run) -> list[str]:
-    """One sentence about the gates of the machines whose records the run sums up; [] where it does not."""
+def _gates(run: Run) -> list[tuple[bool, str]]:
+    """(whether none fails, a sentence) about the gates that the run sums up; [] where it sums up none."""
     named = next((o.values["machines"] for o in run.outcomes if o.values.get("machines")), None)
     if named is None:
         return []
     evidence = run.folder / "evidence.json"
     kept = gather(evidence if evidence.exists() else None, named)
-    return [f"Gates, here and on named machines: {gate_table.verdict_sentence(kept)}"]
+    sound = all(line.verdict != "fail" for line in gate_table.lines(kept))
+    return [(sound, f"Gates, here and on named machines: {gate_table.verdict_sentence(kept)}")]
+
+
+def _badge(sound: bool) -> str:
+    verdict = "pass" if sound else "fail"
+    return f'<span class="badge {verdict}">{verdict}</span>'
 
 
 def claims(records: list[Record]) -> list[Record]:
@@ -131,12 +137,11 @@ def _not_claimed(records: list[Record]) -> list[str]:
 def _html_body(run: Run, records: list[Record], nodes: dict) -> str:
     titles = {stem: render.head(node)[0] or stem for stem, node in nodes.items()}
     sound = run.exit_code == 0 and not any(r.verdict == "fail" for r in records)
-    badge = f'<span class="badge {"pass" if sound else "fail"}">{"pass" if sound else "fail"}</span>'
     links = "".join(f'<li><a href="#{s}">{html.escape(t)}</a></li>' for s, t in titles.items())
     parts = [
         "<h1>Crucible report</h1>",
-        f'<p class="lead">{badge} {html.escape(verdict_sentence(run, records))}</p>',
-        *[f"<p>{html.escape(text)}</p>" for text in _gates(run)],
+        f'<p class="lead">{_badge(sound)} This run: {html.escape(verdict_sentence(run, records))}</p>',
+        *[f"<p>{_badge(ok)} {html.escape(text)}</p>" for ok, text in _gates(run)],
         f'<p class="note">Parameter set: {html.escape(run.parameter_set)}.</p>',
         *[_failure_card(o) for o in run.outcomes if o.status in ("failed", "stopped")],
         *[_claim_card(r) for r in records if r.kind != FAILED_NOTEBOOK],
@@ -181,7 +186,7 @@ def render_fact(value) -> str:
 
 
 def _markdown_body(run: Run, records: list[Record], nodes: dict) -> str:
-    parts = ["# Crucible report", verdict_sentence(run, records), *_gates(run)]
+    parts = ["# Crucible report", verdict_sentence(run, records), *[text for _, text in _gates(run)]]
     parts.append(f"Parameter set: {run.parameter_set}.")
     parts += ["## Claims", claims_table(records).markdown()] if records else []
     parts += ["## Notebooks", render.times(_outcomes_table(run).markdown())]

@@ -98,12 +98,12 @@ def gates_table(kept: Sequence[Kept]) -> Table:
 def verdict_sentence(kept: Sequence[Kept]) -> str:
     """All gates in one sentence, failures by name and fact, and those that were not run."""
     found = lines(kept)
-    said = [f"{sum(one.verdict == 'pass' for one in found)} of {len(found)} lines of gates pass"]
+    said = [f"{sum(one.verdict == 'pass' for one in found)} of {len(found)} lines pass"]
     for one in found:
         if one.verdict == "fail":
             bad = next(k.record for k in one.records if k.record.verdict == "fail")
             facts = ", ".join(f"{name} {value}" for name, value in list(bad.facts.items())[:6])
-            said.append(f"{one.gate.name} on {one.where} fails: not so that {bad.claim} ({facts})")
+            said.append(f'{one.gate.name} fails on {one.where}: "{bad.claim}" does not hold ({facts})')
     missing = [one.gate.name for one in found if one.verdict == NOT_RUN]
     said += [f"not run: {', '.join(missing)}"] if missing else []
     return "; ".join(said) + "."

@@ -18,10 +18,12 @@ AGAINST = (
 )
 STAGE = "stage "
 MODELS = ("bench.prefill", "bench.decode", "bench.model-cuda", "bench.engine")
+SERVICE = ("bench.service",)  # the service beside the bare engine
 ATTENTION = "crucible bench attention --device cuda --full --json FILE"
 STAGES = "crucible bench model --device cuda --stages --json FILE"
 MODELS_GPU = "crucible bench model --device cuda --against transformers --json FILE"
 MODELS_CPU = "crucible bench prefill --against torch --against llama.cpp --json FILE, and decode"
+MODELS_HTTP = "crucible bench service --json FILE"
 COMMANDS = (
     ("attention, shape by shape", ATTENTION),
     ("stages of a pass", STAGES),
@@ -94,13 +96,15 @@ def _stages(kept: Sequence[Kept]) -> Table:
     return table(("stage, median µs between events", *titles), rows)
 
 
-def models_table(kept: Sequence[Kept], units: Sequence[str], part: str = "") -> Table:
+def models_table(
+    kept: Sequence[Kept], units: Sequence[str], part: str = "", kinds: Sequence[str] = MODELS
+) -> Table:
     """Whole models beside other engines: series in one of `units` whose name has `part`, ratios to each peer.
 
     A ratio above 1 says that the engine of the row is the faster one.
     """
     rows = []
-    for one in of_kind(kept, *MODELS):
+    for one in of_kind(kept, *kinds):
         for series in (s for s in one.record.samples if s.unit in units and part in s.name):
             seen = bracket(series.values)
             ratio = re.compile(rf"{re.escape(series.name)} / (.+), median ratio")

@@ -58,13 +58,15 @@ def test_one_failing_record_fails_its_line_and_is_named_in_the_verdict():
     bad = replace(GATE, kind="tensor gate: poison", claim="no poison", verdict="fail", facts={"rows": 3})
     found = kept(GATE, bad)
     assert row(gate_table.gates_table(found), "tensor")[0] == "fail"
-    assert "tensor on cuda, h200 fails: not so that no poison (rows 3)" in gate_table.verdict_sentence(found)
+    assert 'tensor fails on cuda, h200: "no poison" does not hold (rows 3)' in gate_table.verdict_sentence(
+        found
+    )
 
 
 def test_a_measured_record_alone_is_no_pass():
     stopped = replace(GATE, verdict="measured")
     assert row(gate_table.gates_table(kept(stopped)), "tensor")[0] == "measured"
-    assert "0 of 10 lines of gates pass" in gate_table.verdict_sentence(kept(stopped))
+    assert "0 of 10 lines pass" in gate_table.verdict_sentence(kept(stopped))
 
 
 def test_devices_and_machines_have_lines_of_their_own():
