@@ -1,7 +1,6 @@
-"""The figures of README.md, from a committed record: python -m crucible.bench.figures FILE."""
+"""Tables of README.md from committed records; `python -m crucible.report.readme` writes them there."""
 
 import re
-import sys
 from pathlib import Path
 
 from crucible.errors import InputError
@@ -80,9 +79,3 @@ def attention(path: Path | str) -> str:
 def _bracket(values) -> str:
     b = bracket(values)
     return f"{b.median:.0f} [{b.low:.0f}, {b.high:.0f}]"
-
-
-if __name__ == "__main__":
-    file = sys.argv[1]
-    on_gpu = any(r.kind == "bench.attention" for r in record.load(file))
-    print(*((attention(file),) if on_gpu else (table(file), linear(file))), sep="\n\n")

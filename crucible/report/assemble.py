@@ -9,10 +9,12 @@ import nbformat
 from crucible.errors import CrucibleError
 from crucible.evidence import record
 from crucible.evidence.record import Record
-from crucible.report import render
-from crucible.report.driver import FAILED_NOTEBOOK, Outcome, Run
+from crucible.report import gate_table, render
+from crucible.report.driver import FAILED_NOTEBOOK
+from crucible.report.gathered import gather
 from crucible.report.notebooks import root
 from crucible.report.page import external_references, page
+from crucible.report.runs import READS_EVIDENCE, Outcome, Run
 from crucible.report.tables import Table, cell, table
 
 SUMMARY = "results"  # kind of the record that only sums up others
@@ -31,6 +33,7 @@ def assemble(run: Run) -> tuple[Path, Path]:
         for o in run.outcomes
         if o.executed
     }
+    nodes = dict(sorted(nodes.items(), key=lambda pair: not _sums_up(run, pair[0])))  # the results come first
     document = page("Crucible report", _html_body(run, records, nodes))
     leaks = external_references(document)
     if leaks:
@@ -39,6 +42,26 @@ def assemble(run: Run) -> tuple[Path, Path]:
     for name, text in texts.items():
         (run.folder / name).write_text(_portable(text, run.folder), encoding="utf-8")
     return run.folder / "report.md", run.folder / "report.html"
+
+
+def _sums_up(run: Run, stem: str) -> bool:
+    return any(o.stem == stem and READS_EVIDENCE in o.values for o in run.outcomes)
+
+
+def _gates(run: Run) -> list[tuple[bool, str]]:
+    """(whether none fails, a sentence) about the gates that the run sums up; [] where it sums up none."""
+    named = next((o.values["machines"] for o in run.outcomes if o.values.get("machines")), None)
+    if named is None:
+        return []
+    evidence = run.folder / "evidence.json"
+    kept = gather(evidence if evidence.exists() else None, named)
+    sound = all(line.verdict != "fail" for line in gate_table.lines(kept))
+    return [(sound, f"Gates, here and on named machines: {gate_table.verdict_sentence(kept)}")]
+
+
+def _badge(sound: bool) -> str:
+    verdict = "pass" if sound else "fail"
+    return f'<span class="badge {verdict}">{verdict}</span>'
 
 
 def claims(records: list[Record]) -> list[Record]:
@@ -62,7 +85,9 @@ def counted(count: int, noun: str) -> str:
 def verdict_sentence(run: Run, records: list[Record]) -> str:
     """The report in one sentence."""
     done = sum(o.status == "done" for o in run.outcomes)
-    return f"{done} of {counted(len(run.outcomes), 'notebook')} ran to the end; {tally(records)}."
+    older = sum(o.older for o in run.outcomes)
+    note = f" ({older} of an earlier state of the sources or parameters)" if older else ""
+    return f"{done} of {counted(len(run.outcomes), 'notebook')} ran to the end{note}; {tally(records)}."
 
 
 def tally(records: list[Record]) -> str:
@@ -101,7 +126,7 @@ def environment_table(records: list[Record]) -> Table:
 
 
 def _outcomes_table(run: Run) -> Table:
-    rows = [(o.stem, o.status, round(o.seconds, 1)) for o in run.outcomes]
+    rows = [(o.stem, f"{o.status}{', older' * o.older}", round(o.seconds, 1)) for o in run.outcomes]
     return table(("notebook", "status", "time (s)"), rows)
 
 
@@ -111,16 +136,17 @@ def _not_claimed(records: list[Record]) -> list[str]:
 
 def _html_body(run: Run, records: list[Record], nodes: dict) -> str:
     titles = {stem: render.head(node)[0] or stem for stem, node in nodes.items()}
-    named = render.shown_path(run.parameter_set)
+    sound = run.exit_code == 0 and not any(r.verdict == "fail" for r in records)
     links = "".join(f'<li><a href="#{s}">{html.escape(t)}</a></li>' for s, t in titles.items())
     parts = [
         "<h1>Crucible report</h1>",
-        f'<p class="lead">{html.escape(verdict_sentence(run, records))}</p>',
-        f'<p class="note">Parameter set: {html.escape(named)}.</p>',
+        f'<p class="lead">{_badge(sound)} This run: {html.escape(verdict_sentence(run, records))}</p>',
+        *[f"<p>{_badge(ok)} {html.escape(text)}</p>" for ok, text in _gates(run)],
+        f'<p class="note">Parameter set: {html.escape(run.parameter_set)}.</p>',
         *[_failure_card(o) for o in run.outcomes if o.status in ("failed", "stopped")],
         *[_claim_card(r) for r in records if r.kind != FAILED_NOTEBOOK],
         f"<nav><h3>Notebooks</h3><ul>{links}</ul></nav>",
-        render.scrollable(_outcomes_table(run).html()),
+        render.times(render.scrollable(_outcomes_table(run).html())),
     ]
     if records:
         where = render.scrollable(environment_table(records).html())
@@ -143,10 +169,11 @@ def _failure_card(outcome: Outcome) -> str:
 
 def _claim_card(item: Record) -> str:
     compared = f"{counted(item.elements, 'element')}, {item.differing:,} differing" if item.elements else ""
-    facts = " · ".join(f"{k}: {render_fact(v)}" for k, v in item.facts.items())
-    lines = "".join(
-        f'<div class="note">{html.escape(t)}</div>' for t in (item.compared, compared, facts) if t
-    )
+    facts = html.escape(" · ".join(f"{k}: {render_fact(v)}" for k, v in item.facts.items()))
+    facts = render.times(facts) if item.verdict == "measured" and item.samples else facts
+    facts = f"<details><summary>facts</summary>{facts}</details>" if facts else ""
+    texts = (html.escape(item.compared), compared, facts)
+    lines = "".join(f'<div class="note">{text}</div>' for text in texts if text)
     badge = f'<span class="badge">{item.verdict}</span>'
     return f'<div class="card {item.verdict}">{badge}<div>{html.escape(item.claim)}</div>{lines}</div>'
 
@@ -159,10 +186,10 @@ def render_fact(value) -> str:
 
 
 def _markdown_body(run: Run, records: list[Record], nodes: dict) -> str:
-    parts = ["# Crucible report", verdict_sentence(run, records)]
-    parts.append(f"Parameter set: {render.shown_path(run.parameter_set)}.")
+    parts = ["# Crucible report", verdict_sentence(run, records), *[text for _, text in _gates(run)]]
+    parts.append(f"Parameter set: {run.parameter_set}.")
     parts += ["## Claims", claims_table(records).markdown()] if records else []
-    parts += ["## Notebooks", _outcomes_table(run).markdown()]
+    parts += ["## Notebooks", render.times(_outcomes_table(run).markdown())]
     parts += [f"**{o.stem} {o.status}:** {o.error}" for o in run.outcomes if o.error]
     for stem, node in nodes.items():
         title, opening = render.head(node)

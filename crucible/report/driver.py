@@ -2,53 +2,24 @@
 
 import asyncio
 import logging
+import os
+import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
 from crucible.errors import CrucibleError, InputError
 from crucible.evidence import record
-from crucible.report.notebooks import Literal, Notebook, parameters, root
-from crucible.report.parameters import DRIVER_FILLED
+from crucible.report.notebooks import Literal, Notebook, root
+from crucible.report.parameters import filled
+from crucible.report.runs import Outcome, Run, made_from, package_digest, save, shown_path
 
 KERNEL = "python3"
 # The kernel's start-up notices are not the user's business; its errors are.
 KERNEL_ARGUMENTS = ("--IPKernelApp.log_level=40",)
 FAILED_NOTEBOOK = "notebook"  # kind of the record that the driver writes for a notebook that failed
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one notebook: done, failed, stopped or skipped; `error` is one line."""
-
-    stem: str
-    status: str
-    seconds: float
-    executed: Path | None
-    values: Mapping[str, Literal]
-    error: str = ""
-
-
-@dataclass
-class Run:
-    """A run folder and the outcomes so far, in order."""
-
-    folder: Path
-    parameter_set: str
-    outcomes: list[Outcome] = field(default_factory=list)
-
-    @property
-    def stems(self) -> list[str]:
-        """The notebooks that ran, in order."""
-        return [o.stem for o in self.outcomes if o.status != "skipped"]
-
-    @property
-    def exit_code(self) -> int:
-        """0 when every notebook is done, 130 when the run was stopped, else 1."""
-        states = {o.status for o in self.outcomes}
-        return 130 if "stopped" in states else 0 if states <= {"done"} else 1
 
 
 def new_folder(out: Path | None, name: str) -> Path:
@@ -71,6 +42,7 @@ def execute(
     parameter_set: str = "",
     progress: bool = True,
     checks: Mapping[str, Callable[[], list[record.Record]]] | None = None,
+    kept: Run | None = None,
 ) -> Run:
     """Run `checks`, then `notebooks` with `values[stem]`; a failing notebook is an outcome, never a raise.
 
@@ -78,25 +50,59 @@ def execute(
     claim. Executed copies land in folder/notebooks, each notebook's records in folder/evidence, those of this
     run's notebooks in folder/evidence.json after every notebook, a failing one as a failed claim. The
     kernel is always `python3`, its working directory is `folder`. Ctrl-C stops the run and keeps what
-    is done.
+    is done. `kept` holds the outcomes of an earlier call that stand; its notebooks are not run unless
+    `notebooks` names them.
     """
     logging.getLogger("papermill").setLevel(logging.ERROR)  # papermill's own lines repeat the progress bar
     (folder / "notebooks").mkdir(parents=True, exist_ok=True)
-    run, checks = Run(folder, parameter_set), checks or {}
-    for name, check in checks.items():
-        record.save(folder / "evidence" / f"{name}.json", _checked(name, check))
-    for notebook in notebooks:  # never pass off an older run's record
-        (folder / "evidence" / f"{notebook.stem}.json").unlink(missing_ok=True)
-    collect(folder, [*checks, *run.stems])
-    for notebook in notebooks:
-        if any(o.status == "stopped" for o in run.outcomes):
-            run.outcomes.append(Outcome(notebook.stem, "skipped", 0.0, None, values.get(notebook.stem, {})))
+    kept, checks = kept or Run(folder, ""), checks or {}
+    run = Run(folder, shown_path(parameter_set), checks=dict(kept.checks))
+    for name in [*checks, *(n.stem for n in notebooks)]:  # never pass off an older run's record
+        (folder / "evidence" / f"{name}.json").unlink(missing_ok=True)
+    waiting = {n.stem: n for n in notebooks}
+    standing = {o.stem: o for o in kept.outcomes if o.stem not in waiting}
+    run.outcomes = _skipped(waiting, values, standing)
+    try:
+        for name, check in checks.items():
+            record.save(folder / "evidence" / f"{name}.json", _checked(name, check))
+            run.checks[name] = package_digest()
+    except KeyboardInterrupt:
+        run.stopped = True
+    collect(folder, run.stems)
+    save(run)
+    for at, stem in enumerate([o.stem for o in run.outcomes]):
+        if stem not in waiting or run.stopped:
             continue
-        run.outcomes.append(_one(notebook, values.get(notebook.stem, {}), folder, progress))
-        if run.outcomes[-1].status == "failed":
-            record.save(folder / "evidence" / f"{notebook.stem}.json", [_failure(run.outcomes[-1])])
-        collect(folder, [*checks, *run.stems])
+        run.outcomes[at] = outcome = _one(waiting[stem], values.get(stem, {}), folder, progress)
+        run.stopped = outcome.status == "stopped"
+        if outcome.status == "failed":
+            record.save(folder / "evidence" / f"{stem}.json", [_failure(outcome)])
+        collect(folder, run.stems)
+        save(run)
     return run
+
+
+def _skipped(waiting: Mapping[str, Notebook], values: Mapping, standing: Mapping[str, Outcome]) -> list:
+    """An outcome for every notebook in name order: those that stand, and `skipped` for those that wait."""
+    skipped = {stem: Outcome(stem, "skipped", 0.0, None, values.get(stem, {})) for stem in waiting}
+    return [found for _, found in sorted({**standing, **skipped}.items())]
+
+
+@contextmanager
+def within(minutes: float | None = None) -> Iterator[None]:
+    """Press Ctrl-C after so many minutes (None: never) or on SIGTERM: what runs is stopped and kept."""
+
+    def press(*_) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = [(number, signal.signal(number, press)) for number in (signal.SIGALRM, signal.SIGTERM)]
+    signal.setitimer(signal.ITIMER_REAL, 60 * (minutes or 0))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def _checked(name: str, check: Callable[[], list[record.Record]]) -> list[record.Record]:
@@ -113,8 +119,7 @@ def _one(notebook: Notebook, values: Mapping[str, Literal], folder: Path, progre
     from papermill.exceptions import PapermillExecutionError
 
     executed = folder / "notebooks" / f"{notebook.stem}.ipynb"
-    known = parameters(notebook)
-    given = {**{k: v for k, v in DRIVER_FILLED.items() if k in known}, **values}
+    given = filled(notebook, values)
     words = folder / "notebooks" / f"{notebook.stem}.kernel.log"
     started = time.monotonic()
     status, error = "done", ""
@@ -138,9 +143,9 @@ def _one(notebook: Notebook, values: Mapping[str, Literal], folder: Path, progre
     seconds = time.monotonic() - started
     if words.exists() and (status in ("done", "stopped") or not words.stat().st_size):
         words.unlink()
-    return Outcome(
-        notebook.stem, status, seconds, executed if executed.exists() else None, given, _line(error)
-    )
+    copy = executed if executed.exists() else None
+    made = made_from(notebook, given)
+    return Outcome(notebook.stem, status, seconds, copy, given, _line(error), made)
 
 
 def _kernel_manager(words: Path) -> type:

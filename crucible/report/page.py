@@ -8,6 +8,8 @@ from html.parser import HTMLParser
 _TAGS = {"script", "iframe", "object", "embed", "base", "link"}
 _ATTRIBUTES = {"src", "srcset", "poster", "data", "action", "background", "xlink:href"}
 _STYLE = re.compile(r"url\(\s*[\"']?(?!data:|#)|@import", re.IGNORECASE)
+# What a browser may load: what the page itself carries, and nothing else.
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 CSS = """
 :root { color-scheme: light dark; --ink: #1f2328; --muted: #656d76; --paper: #fff; --card: #f6f8fa;
@@ -35,13 +37,15 @@ table { border-collapse: collapse; font-size: .9rem; }
 caption { text-align: left; color: var(--muted); padding-bottom: .3rem; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); vertical-align: top; text-align: left; }
 th { white-space: nowrap; font-weight: 600; }
+td[style*=right] { white-space: nowrap; } td.long { min-width: 15rem; }
 .where td:first-child { white-space: nowrap; } .where td { overflow-wrap: anywhere; }
 figure { margin: 1.2rem 0; }
 figure img { display: block; width: 100%; height: auto; background: #fff; border-radius: 8px;
   padding: .4rem; }
 @media (prefers-color-scheme: dark) { figure img { filter: invert(.9) hue-rotate(180deg); } }
 @media (max-width: 40rem) { table { font-size: .8rem; } th, td { padding: .25rem .4rem; }
-  th { white-space: normal; } td { overflow-wrap: anywhere; } }
+  th { white-space: normal; } td[style*=left] { min-width: 5.5rem; } td.long { min-width: 12rem; }
+  figure img { min-width: 38rem; } }
 figcaption { color: var(--muted); font-size: .9rem; margin-top: .4rem; }
 .lead { font-size: 1.1rem; }
 .note { color: var(--muted); font-size: .9rem; }
@@ -122,6 +126,7 @@ def page(title: str, body: str) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         f"<title>{html.escape(title)}</title>\n<style>{CSS}{highlight_css()}</style>\n</head>\n"
         f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
     )

@@ -8,9 +8,14 @@ from crucible.files import read_text
 from crucible.report.notebooks import Literal, Notebook, Parameter, parameters, root, suggest
 
 COMMON = "common"
-# The driver fills these in for every notebook that has them: the run's folder and its evidence so far.
-# A notebook works in that folder, so its copy and the report name no place of this machine.
-DRIVER_FILLED = {"output_dir": ".", "evidence_path": "evidence.json"}
+# The driver fills these in for every notebook that has them: the run's folder, its evidence so far, and the
+# committed records of named machines. A notebook works in the run's folder, so its copy and the report name
+# no place of this machine.
+DRIVER_FILLED = {
+    "output_dir": ".",
+    "evidence_path": "evidence.json",
+    "machines": ["outputs/h200", "outputs/cpu-2core"],
+}
 
 
 def fitting() -> Path:
@@ -58,6 +63,12 @@ def resolve(
         common = {k: v for k, v in values.get(COMMON, {}).items() if k in found}
         resolved[stem] = {k: _typed(found[k], v, f"{where}: {stem}") for k, v in {**common, **own}.items()}
     return resolved
+
+
+def filled(notebook: Notebook, values: Mapping[str, Literal]) -> dict[str, Literal]:
+    """The values that a notebook is run with: what the driver fills in, then `values`."""
+    known = parameters(notebook)
+    return {**{k: v for k, v in DRIVER_FILLED.items() if k in known}, **values}
 
 
 def _typed(parameter: Parameter, value: Literal, where: str) -> Literal:

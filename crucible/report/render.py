@@ -6,10 +6,13 @@ import html
 import re
 from pathlib import Path
 
-from crucible.report.notebooks import root
 from crucible.report.page import external_references, highlight
 
 CLOSING = "## What we know now"
+# Cells with one of these tags show times: the only part of a report that differs from run to run.
+TIMED = {"nbval-ignore-output", "times"}
+TIMES = ("<!-- times -->", "<!-- /times -->")
+_LONG = re.compile(r"<td(?=[^>]*>[^<]{45,}</td>)")
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -41,7 +44,8 @@ def markdown(text: str) -> str:
 
 
 def scrollable(text: str) -> str:
-    """Every table in a box that scrolls sideways on a narrow screen."""
+    """Every table in a box that scrolls sideways on a narrow screen; long texts in it get room."""
+    text = _LONG.sub(r'<td class="long"', text)
     return text.replace("<table", '<div class="scroll"><table').replace("</table>", "</table></div>")
 
 
@@ -62,6 +66,16 @@ def established(node, done: bool):
     return node
 
 
+def timed(cell) -> bool:
+    """Whether a cell's outputs show times."""
+    return bool(TIMED & set(cell.metadata.get("tags", [])))
+
+
+def times(text: str) -> str:
+    """A part of a report, HTML or Markdown, between the marks of what differs from run to run."""
+    return f"{TIMES[0]}\n{text}\n{TIMES[1]}" if text else ""
+
+
 def notebook(node, code: bool = True) -> str:
     """An executed notebook's cells as HTML; code is folded, the parameter cells become one table."""
     parts = []
@@ -75,7 +89,8 @@ def notebook(node, code: bool = True) -> str:
                 title = "parameters of this run" if "injected-parameters" in tags else title
                 folded = f"<summary>{title}</summary>{highlight(cell.source)}"
                 parts.append(f"<details>{folded}</details>")
-            parts += [output(o) for o in cell.outputs]
+            shown = "\n".join(output(o) for o in cell.outputs)
+            parts.append(times(shown) if timed(cell) else shown)
     return "\n".join(parts)
 
 
@@ -98,14 +113,6 @@ def output(item) -> str:
     if "text/markdown" in data:
         return markdown(data["text/markdown"])
     return f"<pre>{html.escape(plain(data.get('text/plain', '')))}</pre>"
-
-
-def shown_path(path: str) -> str:
-    """A path as a report names it: inside the checkout from its root, elsewhere the file's name alone."""
-    if not path:
-        return "defaults"
-    found = Path(path).resolve()
-    return str(found.relative_to(root())) if found.is_relative_to(root()) else found.name
 
 
 def plain(text: str) -> str:
@@ -138,17 +145,21 @@ def tables(node) -> list[tuple[str, str]]:
         for item in cell.get("outputs", []):
             data = item.get("data", {})
             if data.get("text/html", "").startswith("<table") and "text/plain" in data:
-                found.append((heading, data["text/plain"]))
+                text = data["text/plain"]
+                found.append((heading, times(text) if timed(cell) else text))
     return found
 
 
 def figures(node, folder: Path, stem: str) -> list[tuple[Path, str]]:
-    """Write a notebook's pictures to folder/<stem>_<n>.png; returns (path, caption) in order."""
+    """Write a notebook's pictures to folder/<stem>_<n>.png; returns (path, caption) in order.
+
+    A picture of times is called <stem>_<n>_times.png.
+    """
     written = []
     for cell in node.cells:
         for item in cell.get("outputs", []):
             if "image/png" in item.get("data", {}):
-                path = folder / f"{stem}_{len(written) + 1}.png"
+                path = folder / f"{stem}_{len(written) + 1}{'_times' * timed(cell)}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(base64.b64decode(item.data["image/png"]))
                 written.append((path, item.data.get("text/plain", "")))

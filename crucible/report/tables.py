@@ -43,6 +43,11 @@ def table(headings: Sequence[str], rows: Sequence[Sequence], caption: str = "") 
     return Table(tuple(headings), tuple(tuple(row) for row in rows), caption)
 
 
+def or_not_run(found: Table, command: str) -> Table:
+    """The table, or one that says `not run` and names the command where it has no rows."""
+    return found if found.rows else table((found.headings[0], "command"), [("not run", command)])
+
+
 def cell(value) -> str:
     """One cell as text: integers with thousands separators, floats to 5 digits, booleans as yes or no."""
     if isinstance(value, bool):

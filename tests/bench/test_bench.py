@@ -135,21 +135,6 @@ def test_unknown_peers_and_modes_are_named():
 COMMITTED = Path(__file__).resolve().parents[2] / "outputs" / "cpu-2core" / "bench.json"
 
 
-def test_the_figures_of_the_readme_are_those_of_the_committed_record():
-    from crucible.bench.figures import linear, table
-
-    readme = (COMMITTED.parents[2] / "README.md").read_text()
-    assert table(COMMITTED) in readme
-    assert linear(COMMITTED) in readme
-
-
-def test_the_attention_table_of_the_readme_is_that_of_the_record_of_the_gpu():
-    from crucible.bench.figures import attention
-
-    readme = (COMMITTED.parents[2] / "README.md").read_text()
-    assert attention(COMMITTED.parents[1] / "h200" / "attention.json") in readme
-
-
 def test_the_attention_table_leaves_out_what_was_not_measured(tmp_path):
     from crucible.bench.figures import attention
 

@@ -266,6 +266,16 @@ def test_the_vectors_of_the_checkout_hold_on_this_machine():
     assert found.facts["sum256"] == 32
 
 
+def test_a_machine_with_a_gpu_holds_it_to_the_vectors_too(monkeypatch):
+    from crucible.report import checks
+
+    monkeypatch.setattr(checks, "gpu", lambda: None)
+    assert set(checks.checks()) == {"conformance"}
+    monkeypatch.setattr(checks, "gpu", lambda: "an NVIDIA GPU")
+    made = checks.checks()
+    assert set(made) == {"conformance", "conformance-cuda"} and made["conformance-cuda"].args == ("cuda",)
+
+
 def test_the_markdown_report_has_every_table_of_the_notebooks_once(tmp_path):
     v4 = nbformat.v4
     tables = [table(("kernel", "registers"), [("a", n)]) for n in (32, 64)]

@@ -1,13 +1,14 @@
 """Pictures of evidence: how much was compared with what verdict, and measured samples as brackets."""
 
+import itertools
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
 from crucible.evidence.record import Record, Series
 from crucible.evidence.statistics import bracket
-from crucible.report.plots.style import BLUE, GREEN, MUTED, RED, new, styled
+from crucible.report.plots.style import BLUE, GREEN, MUTED, RED, SERIES, new, styled
 
 VERDICT_COLOURS = {"pass": GREEN, "fail": RED, "measured": BLUE}
 _MARKS = {"pass": "✓", "fail": "✗", "measured": "·"}
@@ -31,7 +32,7 @@ def compared(records: Sequence[Record]) -> Figure:
     axes.set_yticks(range(len(shown)), [_folded(r.claim) for r in reversed(shown)])
     axes.set(xscale="log", xlabel="compared elements (log scale)")
     top = max((r.elements for r in shown), default=10)
-    axes.set_xlim(1, top * 10**3)
+    axes.set_xlim(1, float(top) ** 1.8)  # room for the words beside the longest bar
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
     return figure
@@ -67,4 +68,18 @@ def brackets(series: Sequence[Series]) -> Figure:
         axes.set_xlim(left=min(0, *values))
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
+    return figure
+
+
+@styled
+def trade_offs(found: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figure:
+    """{policy: (arrival TTFT, worst gap)} samples in ms: medians as points, minimum to maximum as bars."""
+    figure, axes = new(8.6, 4.2)
+    for (policy, both), tone in zip(found.items(), itertools.cycle(SERIES), strict=False):
+        x, y = (bracket(values) for values in both)
+        spans = [[[b.median - b.low], [b.high - b.median]] for b in (x, y)]
+        look = dict(fmt="o", color=tone, capsize=3, label=policy)
+        axes.errorbar(x.median, y.median, xerr=spans[0], yerr=spans[1], **look)
+    axes.set(xlabel="TTFT of the arriving request (ms)", ylabel="worst gap of the running stream (ms)")
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure
