@@ -17,10 +17,11 @@ from crucible.model.transformer import Transformer
 from crucible.model.weights import MODES, load_weights
 
 SYNTHETIC = "synthetic-12x768"
+TINY = "synthetic-2x64"  # two layers, for tests
 
 
 def open_checkpoint(path_or_name: str | Path) -> Checkpoint:
-    """Checkpoint of a known name (smollm2, synthetic-12x768), a GGUF file or a Hugging Face folder.
+    """Checkpoint of a known name (smollm2, synthetic-12x768, synthetic-2x64), a GGUF file or a folder.
 
     Raises InputError when there is nothing of that name, when a known model is not fetched yet, or
     when the file is damaged; UnsupportedError for a model outside version 1 of the contract.
@@ -31,10 +32,10 @@ def open_checkpoint(path_or_name: str | Path) -> Checkpoint:
     if not isinstance(path_or_name, str | Path) or not str(path_or_name):
         raise InputError(f"a model is named by a text or a path, not by {brief(path_or_name)}")
     name = str(path_or_name)
-    if name == SYNTHETIC:
-        from crucible.model.synthetic import open_synthetic
+    if name in (SYNTHETIC, TINY):
+        from crucible.model.synthetic import open_named
 
-        return open_synthetic()
+        return open_named(name)
     if name in SOURCES:
         path = verified(name)
         if path is None:
@@ -44,7 +45,7 @@ def open_checkpoint(path_or_name: str | Path) -> Checkpoint:
     if os.path.isdir(path):
         return open_safetensors(path)
     if not os.path.exists(path):  # False, and not an error, for a name that no file can have
-        known = ", ".join((*SOURCES, SYNTHETIC))
+        known = ", ".join((*SOURCES, SYNTHETIC, TINY))
         raise InputError(
             f"no model at {shown(name)}; give a .gguf file, a Hugging Face folder or one of {known}"
         )
