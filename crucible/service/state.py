@@ -25,12 +25,41 @@ class Settings:
 
 @dataclass
 class Service:
-    """The engine behind the faces and how it is offered; `draining` once no new request is taken."""
+    """The engine behind the faces and how it is offered.
+
+    `loading` until the engine can run, `draining` once no new request is taken; `restarts` counts engines
+    that replaced a dead one; `inflight` requests are being answered.
+    """
 
     backend: Backend
     settings: Settings
     created: int = field(default_factory=lambda: int(time.time()))
+    loading: bool = False
     draining: bool = False
+    restarts: int = 0
+    inflight: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def condition(self) -> str:
+        """ready, loading, draining or dead."""
+        if self.draining:
+            return "draining"
+        if self.backend.failure is not None:
+            return "dead"
+        return "loading" if self.loading else "ready"
+
+    @property
+    def why(self) -> str:
+        """The condition as a sentence for a client."""
+        match self.condition:
+            case "draining":
+                return "the service is shutting down; send the request to another one"
+            case "dead":
+                return f"the engine stopped: {self.backend.failure}; restart the service"
+            case "loading":
+                return "the model is still loading; try again later"
+        return "the service takes requests"
 
 
 def service(request: Request) -> Service:

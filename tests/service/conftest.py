@@ -1,0 +1,112 @@
+"""A tiny model and servers on loopback: uvicorn in a thread over an engine of this process."""
+
+import contextlib
+import functools
+import threading
+import time
+
+import pytest
+
+from crucible.engine.engine import Engine
+from crucible.engine.scheduler import Limits
+from crucible.gates.engine_record import tiny_model
+from crucible.model.model import Model
+from crucible.service.app import create_app
+from crucible.service.backend import LocalBackend
+from crucible.service.state import Settings
+
+MODEL = "tiny"
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Model:
+    """Two random layers, byte tokens, a chat template."""
+    return tiny_model()
+
+
+class Server:
+    """A running server: `url`, its `engine`, `service` and `app`."""
+
+    def __init__(self, app, engine: Engine):
+        import uvicorn
+
+        self.app, self.engine, self.service = app, engine, app.state.service
+        config = uvicorn.Config(
+            app, host="127.0.0.1", port=0, log_config=None, access_log=False, server_header=False, ws="none"
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, name="server", daemon=True)
+
+    def start(self) -> "Server":
+        """Listen; `url` is known from then on."""
+        self._thread.start()
+        wait_until(lambda: self._server.started or not self._thread.is_alive(), "the server starts")
+        assert self._server.started, "the server did not start"
+        self.port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        return self
+
+    def stop(self) -> None:
+        """End the server as Ctrl-C does."""
+        self._server.should_exit = True
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "the server did not stop"
+
+    def idle(self) -> None:
+        """Wait until nothing waits or runs, then hold every page to be back."""
+        self.engine and wait_until(lambda: _at_rest(self.engine.stats()), "all pages are back")
+
+
+def _at_rest(stats) -> bool:
+    # Cached pages belong to nobody: a newcomer takes them as it takes free ones.
+    back = stats.pages_free + stats.pages_cached == stats.pages and stats.pages_used == 0
+    return not stats.waiting and not stats.running and back
+
+
+def wait_until(ready, what: str, seconds: float = 20.0) -> None:
+    """Poll `ready` until it is true; fail with `what` after `seconds`."""
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end, f"not within {seconds:g} s: {what}"
+        time.sleep(0.002)
+
+
+@contextlib.contextmanager
+def serving(model: Model, limits: Limits | None = None, settings: Settings | None = None, **options):
+    """A Server over an Engine of `model`; afterwards all pages are back and both are closed."""
+    engine = Engine(model, limits or Limits(), runner=options.pop("runner", None))
+    server = Server(create_app(LocalBackend(engine), settings or Settings(MODEL), **options), engine).start()
+    try:
+        yield server
+        if engine.stats().failure is None:
+            server.idle()
+    finally:
+        server.stop()
+        engine.close()
+
+
+@pytest.fixture
+def serve():
+    """serve(model, limits=…, settings=…) -> Server, ended after the test with all its pages back."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *args, **options: stack.enter_context(serving(*args, **options))
+
+
+@pytest.fixture(scope="session")
+def tiny_server(tiny):
+    """One Server of the tiny model for all tests that need nothing special."""
+    with serving(tiny) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def alone(tiny):
+    """alone(request) -> its Result from an engine that runs nothing else: what every face must return."""
+    with Engine(tiny) as engine:
+        yield functools.cache(lambda request: engine.generate([request])[0])
+
+
+@pytest.fixture
+def until():
+    """until(ready, what): poll with an end."""
+    return wait_until
