@@ -32,4 +32,5 @@ async def admit(request: fastapi.Request, wanted: Sequence[Request | Checked]) -
         ready = await checked(request, wanted)
     tally.prompt_tokens = sum(len(one.prompt) for one in ready)
     streams = await here.backend.submit(ready)
+    here.surfaces[tally.face] += 1
     return [Counted(stream, tally) for stream in streams]

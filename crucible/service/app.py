@@ -1,5 +1,6 @@
 """The service as an ASGI application: faces, errors, keys, request ids, health, metrics."""
 
+import asyncio
 import contextlib
 import importlib
 import importlib.util
@@ -8,12 +9,16 @@ from contextlib import AbstractAsyncContextManager
 
 from fastapi import FastAPI
 
-from crucible.service import answers
+from crucible import __version__
+from crucible.service import answers, health
 from crucible.service.backend import Backend
 from crucible.service.envelope import Envelope
+from crucible.service.metrics import Metrics
 from crucible.service.state import Service, Settings
 
 Lifespan = Callable[[Service], AbstractAsyncContextManager]
+# Of uvicorn.Config: it names no server, and the log is ours.
+SERVER = {"server_header": False, "access_log": False, "log_config": None, "ws": "none"}
 
 
 def create_app(
@@ -27,21 +32,33 @@ def create_app(
     `lifespan(service)` is entered when the server starts and left when it stops, before the close.
     """
     here = Service(backend, settings)
+    metrics = Metrics(here)
 
     @contextlib.asynccontextmanager
     async def living(app: FastAPI):
         try:
+            # Kept from then on: it reads every token of the vocabulary, and maybe the model's files.
+            await asyncio.to_thread(backend.card.fingerprint)
             async with lifespan(here) if lifespan else contextlib.nullcontext():
                 yield
         finally:
             await backend.close()
 
-    app = FastAPI(title="Crucible", lifespan=living, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Crucible",
+        version=__version__,
+        summary="One engine behind several faces; equal requests with equal seeds give equal tokens",
+        lifespan=living,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     app.state.service = here
     answers.install(app)
+    app.include_router(health.router(metrics))
     for face in faces:
         name = f"crucible.service.{face}"
         if importlib.util.find_spec(name) is not None:
             app.include_router(importlib.import_module(name).router())
-    app.add_middleware(Envelope, service=here)
+    app.add_middleware(Envelope, service=here, metrics=metrics)
     return app

@@ -42,7 +42,7 @@ class EventStream(Response):
     """Sends what an async generator of bytes yields; `on_close` is called once, however it ends.
 
     Make it only when the request was admitted: the status goes out at once. A client that leaves, or that
-    takes nothing for `patience` seconds, ends the generator.
+    takes nothing for `patience` seconds, ends the generator; the log calls it client_gone.
     """
 
     media_type = "text/event-stream"
@@ -63,6 +63,8 @@ class EventStream(Response):
             if not sending.done():
                 raise ClientGone
             await sending
+        except ClientGone:
+            scope["state"]["tally"].code = "client_gone"
         finally:
             self._on_close()
             for task in (sending, leaving):

@@ -1,6 +1,8 @@
 """What every face of a running service shares: `request.app.state.service`."""
 
+import asyncio
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 from fastapi import Request
@@ -28,7 +30,8 @@ class Service:
     """The engine behind the faces and how it is offered.
 
     `loading` until the engine can run, `draining` once no new request is taken; `restarts` counts engines
-    that replaced a dead one; `inflight` requests are being answered.
+    that replaced a dead one; `inflight` requests are being answered; `surfaces` counts admitted requests by
+    face.
     """
 
     backend: Backend
@@ -38,6 +41,7 @@ class Service:
     draining: bool = False
     restarts: int = 0
     inflight: int = 0
+    surfaces: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -60,6 +64,16 @@ class Service:
             case "loading":
                 return "the model is still loading; try again later"
         return "the service takes requests"
+
+    async def drain(self, seconds: float) -> bool:
+        """Take no new request and wait until every reply has ended; False if `seconds` were not enough."""
+        self.draining = True
+        end = time.monotonic() + seconds
+        while self.inflight:
+            if time.monotonic() >= end:
+                return False
+            await asyncio.sleep(0.02)
+        return True
 
 
 def service(request: Request) -> Service:

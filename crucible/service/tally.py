@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from crucible.engine.events import Result, Token
+from crucible.errors import CrucibleError
 from crucible.service.backend import Stream
+from crucible.service.failure import failure_of
 
 
 @dataclass
@@ -41,7 +43,7 @@ class Counted:
 
     async def __aiter__(self) -> AsyncIterator[list[Token | Result]]:
         tally, last = self._tally, None
-        async for batch in self._stream:
+        async for batch in self._noting_failure():
             now = self._clock()
             made = len(batch)
             if isinstance(batch[-1], Result):
@@ -56,6 +58,14 @@ class Counted:
                     tally.gaps.append(now - last)
                 last = now
             yield batch
+
+    async def _noting_failure(self) -> AsyncIterator[list[Token | Result]]:
+        try:
+            async for batch in self._stream:
+                yield batch
+        except CrucibleError as error:
+            self._tally.code = failure_of(error).code
+            raise
 
     async def result(self) -> Result:
         """As Stream.result."""

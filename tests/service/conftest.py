@@ -11,7 +11,7 @@ from crucible.engine.engine import Engine
 from crucible.engine.scheduler import Limits
 from crucible.gates.engine_record import tiny_model
 from crucible.model.model import Model
-from crucible.service.app import create_app
+from crucible.service.app import SERVER, create_app
 from crucible.service.backend import LocalBackend
 from crucible.service.state import Settings
 
@@ -31,9 +31,7 @@ class Server:
         import uvicorn
 
         self.app, self.engine, self.service = app, engine, app.state.service
-        config = uvicorn.Config(
-            app, host="127.0.0.1", port=0, log_config=None, access_log=False, server_header=False, ws="none"
-        )
+        config = uvicorn.Config(app, host="127.0.0.1", port=0, **SERVER)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, name="server", daemon=True)
 
