@@ -200,6 +200,11 @@ class Engine:
             self._work.notify()
         self._thread.join()
 
+    def join(self) -> str | None:
+        """Wait for the engine's end, by `close` or by a failure: why it failed, or None."""
+        self._thread.join()
+        return self._failure
+
     def __enter__(self) -> "Engine":
         return self
 
