@@ -65,16 +65,24 @@ class Card:
             raise InputError(f"the prompt is not valid Unicode text at character {error.start}") from None
         return self.tokenizer.encode(text)
 
-    def chat(self, prompt: str, system: str | None = None) -> str:
-        """`prompt` as a user message, after a system message if any, by the checkpoint's chat template."""
+    def chat(self, prompt: str, system: str | None = None) -> list[int]:
+        """`prompt` as a user message, after a system message if any, encoded as `encode_chat` does."""
         messages = [{"role": "system", "content": system}] if system is not None else []
-        return self.render([*messages, {"role": "user", "content": prompt}])
+        return self.encode_chat([*messages, {"role": "user", "content": prompt}])
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Prompt text of messages (role, content each); UnsupportedError without a chat template."""
+    def render(self, messages: Sequence[Mapping[str, str]], continued: bool = False) -> str:
+        """Prompt text of messages (role, content each), as crucible.model.chat.render: for reading, as
+        encode_chat keeps the messages apart from the template and this text does not."""
         from crucible.model.chat import render
 
-        return render(self.chat_template, messages, self.bos, self.eos)
+        return render(self.chat_template, messages, self.bos, self.eos, continued)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]], continued: bool = False) -> list[int]:
+        """Token ids of the prompt of messages, as crucible.model.chat.encode: what a message says never
+        becomes a control token. UnsupportedError without a chat template."""
+        from crucible.model.chat import encode
+
+        return encode(self.tokenizer, self.chat_template, messages, self.bos, self.eos, continued)
 
     def decode(self, tokens) -> str:
         """Text of token ids; InputError for one outside the vocabulary."""

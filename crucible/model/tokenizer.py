@@ -18,9 +18,13 @@ class Tokenizer(Protocol):
     """What the engine needs of a tokenizer; ids are ints below `vocab`."""
 
     vocab: int
+    controls: Mapping[str, int]  # spelling and id of the control tokens
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; control tokens written out in it are recognised."""
+
+    def encode_letters(self, text: str) -> list[int]:
+        """Token ids of `text` as a part of a prompt; control tokens written out in it are letters."""
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that a token adds to the text; empty for a control token."""
@@ -72,6 +76,32 @@ class BpeTokenizer:
         """Token ids of `text`, with the begin-of-text token in front where the checkpoint asks for it."""
         ids = self._inner.encode(text, add_special_tokens=False).ids
         return ids if self._bos is None or ids[:1] == [self._bos] else [self._bos, *ids]
+
+    @functools.cached_property
+    def controls(self) -> dict[str, int]:
+        """Spelling and id of the control tokens."""
+        named = ((self._inner.id_to_token(token), token) for token in sorted(self._control))
+        return {name: token for name, token in named if name}
+
+    def encode_letters(self, text: str) -> list[int]:
+        """Token ids of `text` without control tokens; UnsupportedError where its parts do not stand alone."""
+        if not self._byte_level or any(
+            token.special and (token.lstrip or token.rstrip or token.single_word)
+            for token in self._inner.get_added_tokens_decoder().values()
+        ):
+            raise UnsupportedError(
+                "a message spells a control token, which this tokenizer cannot tell from text; leave it out"
+            )
+        ids = self._lettered.encode(text, add_special_tokens=False).ids
+        if not self._control.isdisjoint(ids):
+            raise UnsupportedError("a message spells a control token that this vocabulary has as a word too")
+        return ids
+
+    @functools.cached_property
+    def _lettered(self) -> Any:
+        copied = type(self._inner).from_str(self._inner.to_str())
+        copied.encode_special_tokens = True
+        return copied
 
     @functools.lru_cache(maxsize=1 << 16)  # noqa: B019 - lives as long as the model
     def token_bytes(self, token: int) -> bytes:
@@ -229,6 +259,11 @@ class ByteTokenizer:
         self.vocab = vocab
         self._first_word = first
 
+    @property
+    def controls(self) -> dict[str, int]:
+        """Spelling and id of the control tokens."""
+        return {name: self.control_id(name) for name in self.CONTROL}
+
     @classmethod
     def control_id(cls, name: str) -> int:
         """Id of a control token such as "<|end|>"."""
@@ -243,6 +278,10 @@ class ByteTokenizer:
             ids += [self.control_id(name)] if name else []
             text = text[at + len(name) :]
         return ids
+
+    def encode_letters(self, text: str) -> list[int]:
+        """Bytes of the UTF-8 text."""
+        return list(text.encode("utf-8", "surrogatepass"))
 
     def _word(self, index: int) -> str:
         count = len(self._SYLLABLES)
