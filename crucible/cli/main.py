@@ -17,6 +17,7 @@ COMMANDS: tuple[str, ...] = (
     "doctor",
     "fetch",
     "generate",
+    "serve",
     "evaluate",
     "bench",
     "report",
@@ -58,6 +59,7 @@ app = typer.Typer(
 
 # Every variable that Crucible reads; README.md says what each does.
 VARIABLES = (
+    "CRUCIBLE_API_KEY",
     "CRUCIBLE_CACHE",
     "CRUCIBLE_COMMIT",
     "CRUCIBLE_PREFILL_ATTN",
