@@ -18,6 +18,7 @@ COMMANDS: tuple[str, ...] = (
     "fetch",
     "generate",
     "serve",
+    "chat",
     "evaluate",
     "bench",
     "report",
