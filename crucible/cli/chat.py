@@ -1,5 +1,6 @@
 """`crucible chat`: talk to a model in the terminal, or run a saved chat again and compare its tokens."""
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +18,15 @@ Examples:
 """
 
 
+def _need(*packages: str) -> None:
+    """UnavailableError for the first package that is not installed."""
+    from crucible.errors import UnavailableError
+
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise UnavailableError(f"the chat needs {package}; run: pip install 'crucible[chat]'")
+
+
 def _sampling(**given) -> Any:
     """A Sampling of the options that were given."""
     from crucible.service.tui.source import Sampling
@@ -31,9 +41,7 @@ def _source(url: str | None, api_key: str | None, model: str | None, mode: str |
     if url is not None:
         for option, value in (("--model", model), ("--mode", mode), ("--device", device)):
             if value is not None:
-                raise InputError(
-                    f"{option} {value} does nothing with --url: the service has its model; leave one of them out"
-                )
+                raise InputError(f"{option} {value} does nothing with --url; leave one of the two out")
         from crucible.service.tui.remote import RemoteSource
 
         return RemoteSource(url, api_key)
@@ -84,8 +92,9 @@ def register(app: typer.Typer) -> None:
         """
         import asyncio
 
-        from crucible.errors import InputError, UnavailableError
+        from crucible.errors import InputError
         from crucible.files import check_writable
+        from crucible.service.tui.transcript import load as read
 
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
         if not terminal and replay is None:
@@ -99,10 +108,7 @@ def register(app: typer.Typer) -> None:
             raise InputError(f"theme {theme!r} is unknown; choose dark or light")
         if save is not None:
             check_writable(save)
-        try:
-            from crucible.service.tui.transcript import load as read
-        except ImportError as error:
-            raise UnavailableError(f"the chat needs {error.name}; run: pip install crucible[chat]") from None
+        _need(*(["textual"] if terminal else []), *(["httpx"] if url else []))
         sampling = _sampling(
             temperature=temperature,
             top_k=top_k,
