@@ -20,7 +20,7 @@ _MARKS = range(0xF0000, 0xFFFFE)  # private use: no tokenizer and no template gi
 def render(
     template: str | None, messages: Messages, bos: str = "", eos: str = "", continued: bool = False
 ) -> str:
-    """The prompt that asks for the assistant's next message after `messages` (role, content each).
+    """The prompt that asks for the assistant's next message after `messages` (role, content, all texts).
 
     With `continued` the last message is the assistant's and the prompt ends where it ends, so that the
     model goes on with it. The template runs in a sandbox, as it comes from a file. Raises UnsupportedError
@@ -50,8 +50,9 @@ def encode(
 ) -> list[int]:
     """Token ids of the prompt that `render` gives, where no message can write a control token.
 
-    A message that spells one (`<|im_end|>`) is about it and must not end its own turn or open another:
-    only the template's own become control tokens, those of a message are encoded as the letters they are.
+    A message that spells one (`<|im_end|>`) is about it and must not end its own turn or open another: only
+    the template's own become control tokens, those of a message (all but its role) are encoded as the
+    letters they are.
     A plain prompt (`Card.encode`) keeps them: whoever writes it writes the whole prompt. Tokens that a
     vocabulary adds without marking them as control are text on both ways.
     Errors as `render`; InputError also where the template looks inside such a message, and
@@ -59,16 +60,21 @@ def encode(
     """
     text = render(template, messages, bos, eos, continued)
     controls = tokenizer.controls
-    cuts = [_cuts(message["content"], tuple(controls)) for message in messages]
-    if not any(cuts):
+    cuts = {
+        (at, key): places
+        for at, message in enumerate(messages)
+        for key, said in message.items()
+        if key != "role" and (places := _cuts(said, tuple(controls)))
+    }
+    if not cuts:
         return tokenizer.encode(text)
-    said = "".join(message["content"] for message in messages)
-    mark = next((chr(point) for point in _MARKS if chr(point) not in said and chr(point) not in text), None)
+    known = text + "".join(said for message in messages for said in message.values())
+    mark = next((chr(point) for point in _MARKS if chr(point) not in known), None)
     if mark is None:
         raise InputError("the messages hold every private-use character; leave one out")
     marked = [
-        {**message, "content": _marked(message["content"], places, mark)}
-        for message, places in zip(messages, cuts, strict=True)
+        {key: _marked(said, cuts.get((at, key), set()), mark) for key, said in message.items()}
+        for at, message in enumerate(messages)
     ]
     split = render(template, marked, bos, eos, continued)
     if split.replace(mark, "") != text:
@@ -138,7 +144,7 @@ def _run(template: str, messages: Messages, bos: str, eos: str, ask: bool) -> st
         "raise_exception": refuse,
         "strftime_now": lambda form: datetime.now().strftime(form),
     }
-    size = len(template) + sum(len(m["role"]) + len(m["content"]) + 1 for m in messages)
+    size = len(template) + sum(sum(map(len, m.values())) + 1 for m in messages)
     try:
         return sandbox.render(template, values, _CHARACTERS + _PER_CHARACTER * size)
     except TemplateError as error:
