@@ -54,7 +54,7 @@ async def run(
 
 
 class _Call:
-    """One request on its way. What comes is read after its end, or at once where others wait for its tokens."""
+    """One request on its way. What comes is read after its end; at once where others wait for tokens."""
 
     def __init__(self, to: Target, ask: Ask, burst: int, warmup: bool, watched: bool):
         self.ask, self.burst, self.warmup = ask, burst, warmup

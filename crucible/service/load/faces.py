@@ -94,13 +94,14 @@ def _native_body(_: Target, ask: Ask) -> dict:
 def _native_read(heard: Heard, at: float, number: int, name: str, data: str) -> None:
     body = json.loads(data)
     if name == "tokens":
-        tokens = [one["token"] for one in body["tokens"]]
-        heard.tell(at, number, len(tokens))
-        heard.tokens += tokens
+        heard.tell(at, number, len(body["tokens"]))
+        heard.tokens += body["tokens"]
     elif name == "end":
         heard.finish, heard.seed = body["finish_reason"], body["seed"]
-        heard.server = {k: v for k, v in body["timings"].items() if v is not None}
+        heard.server = {k: v for k, v in (body["timings"] or {}).items() if v is not None}
         heard.ended = True
+        if body["tokens"] != heard.tokens:
+            heard.error = "the tokens of the stream are not those of its end"
     elif name == "error":
         heard.error = str(body["error"]["message"])
 

@@ -29,7 +29,7 @@ class Reply:
 
 
 class Unpacker:
-    """From bytes of a connection to a Reply's pieces: the head, then a chunked, counted or open-ended body."""
+    """From bytes of a connection to a Reply: the head, then a chunked, counted or open-ended body."""
 
     def __init__(self) -> None:
         self.reply = Reply()

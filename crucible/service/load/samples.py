@@ -18,10 +18,10 @@ FORMAT, VERSION = "crucible-load", 1
 # What every table of client times means; printed below them and kept in records.
 FORMULAS = {
     "TTFT": "arrival of the first token - sending of the request, on an open connection",
-    "gap": "arrival of an event with tokens - arrival of the one before; tokens of one event share its time",
+    "gap": "arrival of tokens - arrival of those before; tokens of one event, or of one read, share a time",
     "end to end": "arrival of the last byte - sending of the request",
     "tok/s": "tokens of all requests of a burst / (last end - first sending)",
-    "tok/s a stream": "(tokens - those of the first event) / (last token - first token)",
+    "tok/s a stream": "(tokens - those of the first arrival) / (last token - first token)",
 }
 
 
@@ -76,24 +76,23 @@ class Sample:
 
     @property
     def arrivals(self) -> tuple[float, ...]:
-        """Seconds at which events with tokens came, one an event."""
-        first = [i for i, event in enumerate(self.events) if i == 0 or event != self.events[i - 1]]
-        return tuple(self.times[i] for i in first)
+        """Seconds at which tokens came, one for tokens that came together: in an event, or in one read."""
+        return tuple(dict.fromkeys(self.times))
 
     @property
     def gaps(self) -> tuple[float, ...]:
-        """Seconds between events with tokens; a token that shares an event has no gap of its own."""
+        """Seconds between arrivals; of tokens that came together only the first has a gap of its own."""
         return tuple(np.diff(self.arrivals).tolist())
 
     @property
     def shared(self) -> int:
-        """Tokens that came in the same event as the token before."""
+        """Tokens that came together with the token before."""
         return len(self.times) - len(self.arrivals)
 
     @property
     def rate(self) -> float | None:
-        """Tokens a second after the first event; None for a stream of one event."""
-        later = sum(event != self.events[0] for event in self.events)
+        """Tokens a second after the first arrival; None where all came together."""
+        later = sum(at > self.times[0] for at in self.times)
         return later / (self.times[-1] - self.times[0]) if later else None
 
 

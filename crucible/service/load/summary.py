@@ -51,11 +51,8 @@ def metrics(taken: Sequence[Sample]) -> list[Metric]:
 
 def over_server(taken: Sequence[Sample]) -> list[float]:
     """Seconds of client TTFT above the server's own, from submission to the first token, a request each."""
-    return [
-        s.ttft - s.server["first_token"]
-        for s in taken
-        if s.good and not s.warmup and "first_token" in s.server
-    ]
+    timed = (s for s in taken if s.good and not s.warmup)
+    return [s.ttft - s.server["first_token"] for s in timed if "first_token" in s.server]
 
 
 def lines(taken: Sequence[Sample]) -> list[str]:
@@ -64,7 +61,7 @@ def lines(taken: Sequence[Sample]) -> list[str]:
     good = [s for s in timed if s.good]
     tokens, shared = sum(s.count for s in good), sum(s.shared for s in good)
     text = [
-        f"{len(good)} of {len(timed)} requests answered, {tokens:,} tokens, {shared:,} in another's event; "
+        f"{len(good)} of {len(timed)} requests answered, {tokens:,} tokens, {shared:,} together with one before; "
         f"{len(taken) - len(timed)} warmups apart"
     ]
     text += [f"  failed: {why} (x{count})" for why, count in failures(timed).items()]
@@ -94,7 +91,7 @@ def failures(taken: Sequence[Sample]) -> dict[str, int]:
 
 
 def to_record(plan: str, taken: Sequence[Sample], raw: Path | None, facts: dict, device: str) -> Record:
-    """Kind `load`: a median a metric as facts and one value a request as samples; gaps stay in the raw file."""
+    """Kind `load`: a median a metric as facts, a value a request as samples; gaps stay in the raw file."""
     found = metrics(taken)
     timed = [s for s in taken if not s.warmup]
     failed = sum(not s.good for s in timed)

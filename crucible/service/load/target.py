@@ -10,7 +10,7 @@ from crucible.files import brief
 
 @dataclass(frozen=True)
 class Target:
-    """A service as a client reaches it: host and port of plain HTTP, the face to speak, and the key if any."""
+    """A service as a client reaches it: host and port of plain HTTP, the face, the model and the key."""
 
     host: str
     port: int
@@ -25,7 +25,7 @@ class Target:
 
 
 def target(url: str, allow_remote: bool = False, **how) -> Target:
-    """The Target of an http:// URL. InputError for another scheme, a path, or a host that is not this machine.
+    """The Target of an http:// URL. InputError for another scheme, a path, or another machine's host.
 
     Load is aimed at a stranger by one wrong letter, so another machine needs `allow_remote`. A name is
     loopback only if it is localhost: what else it resolves to may change between two requests.

@@ -73,8 +73,8 @@ class StandIn:
                 return
             if self.hold is not None and at >= self.hold:
                 await asyncio.sleep(60)
-            batch = [{"index": at + i, "token": t} for i, t in enumerate(tokens[at : at + self.together])]
-            await self._event(writer, "tokens", {"tokens": batch})
+            batch = {"index": at, "tokens": tokens[at : at + self.together], "text": ""}
+            await self._event(writer, "tokens", batch)
         total = self.first + self.gap * (len(tokens) - 1)
         timings = {"queued": 0.0, "first_token": self.first, "total": total}
         end = {"finish_reason": "length", "seed": asked.get("seed", 0), "tokens": tokens, "timings": timings}
