@@ -12,8 +12,8 @@ from crucible.numerics.checks import whole
 from crucible.service.failure import Refusal
 from crucible.service.openai.errors import STREAMED, naming
 from crucible.service.openai.logprobs import TOP, chat_logprobs
-from crucible.service.openai.messages import rendered
-from crucible.service.openai.plan import Wish, begin, encode, plan, reply_id
+from crucible.service.openai.messages import encode_messages
+from crucible.service.openai.plan import Wish, begin, plan, reply_id
 from crucible.service.openai.schemas import ChatBody
 from crucible.service.openai.streaming import reply
 
@@ -25,7 +25,7 @@ def add(routes: APIRouter) -> None:
     async def chat(request: fastapi.Request, body: ChatBody):
         here = begin(request, body)
         card = here.backend.card
-        ids = await encode(card, rendered(card, body), "messages")
+        ids = await encode_messages(card, body)
         limit_param, max_tokens = _limit(body)
         wish = Wish("messages", limit_param, max_tokens, _logprobs(body))
         planned = plan(here, body, [ids], wish, reply_id(request, "chatcmpl"))

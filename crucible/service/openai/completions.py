@@ -32,7 +32,10 @@ def add(routes: APIRouter) -> None:
             with naming("logprobs"):
                 logprobs = whole("logprobs", logprobs, 0, TOP)
         card, prompts = here.backend.card, _prompts(body)
-        ids = [await encode(card, one, "prompt") if isinstance(one, str) else one for one in prompts]
+        ids = [
+            await encode(card.encode, one, len(one), "prompt") if isinstance(one, str) else one
+            for one in prompts
+        ]
         max_tokens = MAX_TOKENS if body.max_tokens is None else body.max_tokens
         wish = Wish("prompt", "max_tokens", max_tokens, logprobs)
         planned = plan(here, body, ids, wish, reply_id(request, "cmpl"))

@@ -1,17 +1,20 @@
-"""Messages of a chat to the text of its prompt, as the model's own template has it."""
+"""Messages of a chat as the model's own template takes them."""
 
+import re
 from typing import Any
 
 from crucible.errors import UnsupportedError
 from crucible.model.card import Card
 from crucible.service.failure import Refusal
-from crucible.service.openai.errors import naming
-from crucible.service.openai.schemas import ChatBody, Message
+from crucible.service.openai.plan import encode
+from crucible.service.openai.schemas import ChatBody, Message, Part
 from crucible.service.openai.unsupported import refuse_unsupported
 
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # spells no control token
 
-def rendered(card: Card, body: ChatBody) -> str:
-    """The prompt; Refusal 400 for content that is no text, and for roles that the template refuses.
+
+async def encode_messages(card: Card, body: ChatBody) -> list[int]:
+    """Token ids of the prompt; Refusal 400 for content that is no text, and for what the template refuses.
 
     A developer message is a system message to a template that does not know the newer name.
     """
@@ -22,11 +25,10 @@ def rendered(card: Card, body: ChatBody) -> str:
         raise Refusal(400, "messages is empty; give at least one", "messages", "invalid_value")
     developer = "developer" if "developer" in card.chat_template else "system"
     plain = [_plain(one, f"messages.{at}.", developer) for at, one in enumerate(body.messages)]
-    with naming("messages"):
-        try:
-            return card.render(plain)
-        except UnsupportedError as error:
-            raise Refusal(400, str(error), "messages", "unsupported") from None
+    try:
+        return await encode(card.encode_chat, plain, sum(len(one["content"]) for one in plain), "messages")
+    except UnsupportedError as error:
+        raise Refusal(400, str(error), "messages", "unsupported") from None
 
 
 def _plain(message: Message, where: str, developer: str) -> dict[str, str]:
@@ -34,8 +36,12 @@ def _plain(message: Message, where: str, developer: str) -> dict[str, str]:
     role = developer if message.role == "developer" else message.role
     plain: dict[str, Any] = {"role": role, "content": _text(message, where + "content")}
     for name in ("name", "tool_call_id"):
-        if getattr(message, name) is not None:
-            plain[name] = getattr(message, name)
+        value = getattr(message, name)
+        if value is not None and not _NAME.fullmatch(value):
+            sentence = f"{where}{name} {value[:40]!r} must be 1 to 64 letters, digits, - and _"
+            raise Refusal(400, sentence, where + name, "invalid_value")
+        if value is not None:
+            plain[name] = value
     return plain
 
 
@@ -44,16 +50,16 @@ def _text(message: Message, where: str) -> str:
         raise Refusal(400, f"{where} is missing; give a text", where, "invalid_value")
     if isinstance(message.content, str):
         return message.content
-    texts = []
-    for at, part in enumerate(message.content):
-        if part.type != "text":
-            shown = f"{where}.{at} has type {part.type[:40]!r}, which is not supported"
-            raise Refusal(400, f"{shown}; send text", f"{where}.{at}", "unsupported_content")
-        if part.text is None or part.model_extra:
-            named = "text" if part.text is None else min(part.model_extra)
-            why = (
-                "is missing; give it" if part.text is None else "is not a field of a text part; leave it out"
-            )
-            raise Refusal(400, f"{where}.{at}.{named} {why}", f"{where}.{at}.{named}", "invalid_value")
-        texts.append(part.text)
-    return "\n".join(texts)
+    return "\n".join(_part(part, f"{where}.{at}") for at, part in enumerate(message.content))
+
+
+def _part(part: Part, where: str) -> str:
+    if part.type != "text":
+        message = f"{where} has type {part.type[:40]!r}, which is not supported; send text"
+        raise Refusal(400, message, where, "unsupported_content")
+    if part.text is None:
+        raise Refusal(400, f"{where}.text is missing; give it", f"{where}.text", "invalid_value")
+    if part.model_extra:
+        name = f"{where}.{min(part.model_extra)[:40]}"
+        raise Refusal(400, f"{name} is not a field of a text part; leave it out", name, "invalid_value")
+    return part.text

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import fastapi
 
@@ -61,12 +62,12 @@ def reply_id(request: fastapi.Request, prefix: str) -> str:
     return f"{prefix}-{request.state.tally.request_id.removeprefix('req_')}"
 
 
-async def encode(card: Card, text: str, param: str) -> list[int]:
-    """Token ids of a prompt."""
+async def encode(encoder: Callable[[Any], list[int]], prompt: Any, characters: int, param: str) -> list[int]:
+    """Token ids of a prompt of so many characters; an InputError names `param`."""
     with naming(param):
-        if len(text) <= _IN_THE_LOOP:
-            return card.encode(text)
-        return await asyncio.to_thread(card.encode, text)
+        if characters <= _IN_THE_LOOP:
+            return encoder(prompt)
+        return await asyncio.to_thread(encoder, prompt)
 
 
 def plan(here: Service, body: Common, prompts: Sequence[Sequence[int]], wish: Wish, id: str) -> Plan:

@@ -8,14 +8,11 @@ import fastapi
 from fastapi import Response
 
 from crucible.engine.events import Result, Token
-from crucible.errors import CrucibleError
 from crucible.service.admit import admit
-from crucible.service.failure import Refusal, failure_of
 from crucible.service.openai.errors import sse_error
 from crucible.service.openai.plan import Plan
 from crucible.service.openai.replies import extras, frame, prompt_ids, refuse_cancelled, usage
 from crucible.service.sse import EventStream, cancel_all, event, json_reply, wait_or_cancel
-from crucible.service.state import service
 from crucible.service.tally import Counted
 
 
@@ -45,7 +42,7 @@ async def reply(request: fastapi.Request, plan: Plan, shape: Shape) -> Response:
     """Queue all requests of a plan, or none, and answer as its body asks."""
     streams = await admit(request, plan.checked)
     if plan.body.stream:
-        return EventStream(_chunks(request, plan, shape, streams), lambda: cancel_all(streams))
+        return EventStream(_chunks(plan, shape, streams), lambda: cancel_all(streams), sse_error)
     results = await wait_or_cancel(request, streams)
     choices = []
     for index, result in enumerate(results):
@@ -66,10 +63,8 @@ async def reply(request: fastapi.Request, plan: Plan, shape: Shape) -> Response:
     return json_reply({**frame(plan, shape.kind, choices), "usage": usage(plan, results)})
 
 
-async def _chunks(
-    request: fastapi.Request, plan: Plan, shape: Shape, streams: Sequence[Counted]
-) -> AsyncGenerator[bytes, None]:
-    """Events of all choices as they grow, then [DONE]; after a fault an error event and nothing more."""
+async def _chunks(plan: Plan, shape: Shape, streams: Sequence[Counted]) -> AsyncGenerator[bytes, None]:
+    """Events of all choices as they grow, then [DONE]."""
     options = plan.body.stream_options
     with_usage = bool(options and options.include_usage)
     head = frame(plan, shape.chunk_kind, [])
@@ -78,38 +73,30 @@ async def _chunks(
         return event({**head, "choices": [choice], **({"usage": None} if with_usage else {})})
 
     results: dict[int, Result] = {}
-    try:
-        for index in range(len(streams)):
-            opening = shape.opening(index)
-            if opening is not None:
-                yield chunk({"index": index, **opening, "logprobs": None, "finish_reason": None})
-        async for index, batch in _merged(streams):
-            tokens = [one for one in batch if isinstance(one, Token)]
-            choice = _grown(plan, shape, index, tokens)
-            if choice is not None:
-                yield chunk(choice)
-            if isinstance(batch[-1], Result):
-                results[index] = batch[-1]
-                refuse_cancelled(batch[-1])
-                yield chunk(
-                    {
-                        "index": index,
-                        **shape.end(),
-                        "logprobs": None,
-                        "finish_reason": batch[-1].finish_reason,
-                        **prompt_ids(plan, index),
-                    }
-                )
-        if with_usage:
-            yield event({**head, "usage": usage(plan, [results[index] for index in range(len(streams))])})
-        yield event(b"[DONE]")
-    except Exception as error:
-        tally, settings = request.state.tally, service(request).settings
-        failure = failure_of(error, settings.retry_after)
-        tally.code = failure.code
-        yield sse_error(failure, tally.request_id)
-        if not isinstance(error, CrucibleError | Refusal):
-            raise
+    for index in range(len(streams)):
+        opening = shape.opening(index)
+        if opening is not None:
+            yield chunk({"index": index, **opening, "logprobs": None, "finish_reason": None})
+    async for index, batch in _merged(streams):
+        tokens = [one for one in batch if isinstance(one, Token)]
+        choice = _grown(plan, shape, index, tokens)
+        if choice is not None:
+            yield chunk(choice)
+        if isinstance(batch[-1], Result):
+            results[index] = batch[-1]
+            refuse_cancelled(batch[-1])
+            yield chunk(
+                {
+                    "index": index,
+                    **shape.end(),
+                    "logprobs": None,
+                    "finish_reason": batch[-1].finish_reason,
+                    **prompt_ids(plan, index),
+                }
+            )
+    if with_usage:
+        yield event({**head, "usage": usage(plan, [results[index] for index in range(len(streams))])})
+    yield event(b"[DONE]")
 
 
 def _grown(plan: Plan, shape: Shape, index: int, tokens: Sequence[Token]) -> dict[str, Any] | None:
