@@ -19,6 +19,28 @@ MAX_DEPTH = 64
 _IN_THE_LOOP = 1 << 16  # bytes; a larger body is parsed in a thread, so that running streams go on
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 
+# What pydantic's kinds of errors ask for.
+_WISHES = {
+    "bool_type": "true or false",
+    "dict_type": "an object",
+    "float_type": "a number",
+    "greater_than": "greater than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "int_from_float": "a whole number",
+    "int_type": "a whole number",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "list_type": "a list",
+    "literal_error": "{expected}",
+    "model_attributes_type": "an object",
+    "model_type": "an object",
+    "string_too_long": "a text of at most {max_length} characters",
+    "string_too_short": "a text of at least {min_length} characters",
+    "string_type": "a text",
+    "too_long": "a list of at most {max_length} items",
+    "too_short": "a list of at least {min_length} items",
+}
+
 
 class Body(BaseModel):
     """Base of the faces' bodies: no field is passed over and no value is converted."""
@@ -221,6 +243,10 @@ def _path(error: dict[str, Any], body: Any) -> tuple[str | int, ...]:
 
 
 def _wish(error: dict[str, Any]) -> str:
+    """What a field must be, in our words."""
+    wish = _WISHES.get(error["type"])
+    if wish is not None:
+        return wish.format(**error.get("ctx", {}))
     message = error["msg"].removeprefix("Value error, ")
     for opening in ("Input should be ", "Input should "):
         message = message.removeprefix(opening)

@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
 from fastapi import Request, Response
 
 from crucible.engine.events import Result
-from crucible.service.tally import Counted
+from crucible.service import logs
+from crucible.service.failure import Failure, failure_of
+from crucible.service.tally import Counted, Tally
 
 
 class ClientGone(Exception):
@@ -42,21 +44,28 @@ class EventStream(Response):
     """Sends what an async generator of bytes yields; `on_close` is called once, however it ends.
 
     Make it only when the request was admitted: the status goes out at once. A client that leaves, or that
-    takes nothing for `patience` seconds, ends the generator; the log calls it client_gone.
+    takes nothing for `patience` seconds, ends the generator; the log calls it client_gone. What the
+    generator raises becomes the stream's last event, by `spell(failure, request_id)`: a face's sse_error;
+    without one the reply ends unfinished.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncGenerator[bytes, None], on_close: Callable[[], None], patience: float = 60.0
+        self,
+        events: AsyncGenerator[bytes, None],
+        on_close: Callable[[], None],
+        spell: Callable[[Failure, str], bytes] | None = None,
+        patience: float = 60.0,
     ):
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._events, self._on_close, self._patience = events, on_close, patience
+        self._events, self._on_close, self._spell, self._patience = events, on_close, spell, patience
 
     async def __call__(self, scope, receive, send) -> None:
         """Send the events while watching for the client to leave."""
-        sending = asyncio.ensure_future(self._send(send))
+        tally = scope["state"]["tally"]
+        sending = asyncio.ensure_future(self._send(send, tally))
         leaving = asyncio.ensure_future(_left(receive))
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -64,14 +73,14 @@ class EventStream(Response):
                 raise ClientGone
             await sending
         except ClientGone:
-            scope["state"]["tally"].code = "client_gone"
+            tally.code = "client_gone"
         finally:
             self._on_close()
             for task in (sending, leaving):
                 task.cancel()
             await asyncio.gather(sending, leaving, return_exceptions=True)
 
-    async def _send(self, send) -> None:
+    async def _send(self, send, tally: Tally) -> None:
         async def put(message) -> None:
             try:
                 async with asyncio.timeout(self._patience):
@@ -81,9 +90,22 @@ class EventStream(Response):
 
         async with contextlib.aclosing(self._events) as events:
             await put({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async for part in events:
+            async for part in self._spelled(events, tally):
                 await put({"type": "http.response.body", "body": part, "more_body": True})
             await put({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _spelled(self, events: AsyncIterator[bytes], tally: Tally) -> AsyncIterator[bytes]:
+        try:
+            async for part in events:
+                yield part
+        except Exception as error:
+            failure = failure_of(error)
+            tally.code = failure.code
+            if failure.code == "internal_error":
+                logs.unforeseen(tally, error)
+            if self._spell is None:
+                raise
+            yield self._spell(failure, tally.request_id)
 
 
 async def wait_or_cancel(request: Request, streams: Sequence[Counted]) -> list[Result]:

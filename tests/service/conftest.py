@@ -2,12 +2,14 @@
 
 import contextlib
 import functools
+import json
 import threading
 import time
 
 import pytest
 
 from crucible.engine.engine import Engine
+from crucible.engine.runner import ModelRunner
 from crucible.engine.scheduler import Limits
 from crucible.gates.engine_record import tiny_model
 from crucible.model.model import Model
@@ -52,7 +54,7 @@ class Server:
 
     def idle(self) -> None:
         """Wait until nothing waits or runs, then hold every page to be back."""
-        self.engine and wait_until(lambda: _at_rest(self.engine.stats()), "all pages are back")
+        wait_until(lambda: _at_rest(self.engine.stats()), "all pages are back")
 
 
 def _at_rest(stats) -> bool:
@@ -69,23 +71,74 @@ def wait_until(ready, what: str, seconds: float = 20.0) -> None:
         time.sleep(0.002)
 
 
+class Gate:
+    """Holds an engine before each of its steps: `let(n)` runs n of them, `open()` all from then on."""
+
+    def __init__(self):
+        self._steps = threading.Semaphore(0)
+        self._opened = threading.Event()
+        self._fault: Exception | None = None
+
+    def let(self, steps: int) -> None:
+        """Let some steps run."""
+        self._steps.release(steps)
+
+    def open(self) -> None:
+        """Hold nothing any more."""
+        self._opened.set()
+        self._steps.release()
+
+    def fail(self, error: Exception) -> None:
+        """The next step raises: the engine stops."""
+        self._fault = error
+        self.open()
+
+    def wait(self) -> None:
+        """In the engine's thread, before a step."""
+        if not self._opened.is_set():
+            assert self._steps.acquire(timeout=30), "the gate of the test was never opened"
+        if self._fault is not None:
+            raise self._fault
+
+
+class _Gated(ModelRunner):
+    def __init__(self, model: Model, limits: Limits, gate: Gate):
+        super().__init__(model, limits.pages, limits.decode_batch)
+        self._gate = gate
+
+    def run(self, parts):
+        self._gate.wait()
+        return super().run(parts)
+
+
 @contextlib.contextmanager
-def serving(model: Model, limits: Limits | None = None, settings: Settings | None = None, **options):
+def serving(
+    model: Model,
+    limits: Limits | None = None,
+    settings: Settings | None = None,
+    gate: Gate | None = None,
+    **options,
+):
     """A Server over an Engine of `model`; afterwards all pages are back and both are closed."""
-    engine = Engine(model, limits or Limits(), runner=options.pop("runner", None))
+    limits = limits or Limits()
+    engine = Engine(model, limits, runner=gate and _Gated(model, limits, gate))
     server = Server(create_app(LocalBackend(engine), settings or Settings(MODEL), **options), engine).start()
     try:
         yield server
+        if gate:
+            gate.open()
         if engine.stats().failure is None:
             server.idle()
     finally:
+        if gate:
+            gate.open()
         server.stop()
         engine.close()
 
 
 @pytest.fixture
 def serve():
-    """serve(model, limits=…, settings=…) -> Server, ended after the test with all its pages back."""
+    """serve(model, limits=…, settings=…, gate=…) -> Server, ended after the test with all its pages back."""
     with contextlib.ExitStack() as stack:
         yield lambda *args, **options: stack.enter_context(serving(*args, **options))
 
@@ -102,6 +155,29 @@ def alone(tiny):
     """alone(request) -> its Result from an engine that runs nothing else: what every face must return."""
     with Engine(tiny) as engine:
         yield functools.cache(lambda request: engine.generate([request])[0])
+
+
+@pytest.fixture
+def gate():
+    """A closed Gate for a server's engine."""
+    return Gate()
+
+
+@pytest.fixture
+def parse_events():
+    """parse_events(text) -> [(name or None, data)] of server-sent events; data read as JSON where it is."""
+
+    def parse(text: str) -> list[tuple[str | None, object]]:
+        assert text.endswith("\n\n"), "the stream ends inside an event"
+        found = []
+        for block in text.split("\n\n")[:-1]:
+            fields = dict(line.split(": ", 1) for line in block.split("\n"))
+            assert set(fields) <= {"event", "data"}, block
+            data = fields["data"]
+            found.append((fields.get("event"), json.loads(data) if data.startswith("{") else data))
+        return found
+
+    return parse
 
 
 @pytest.fixture
