@@ -3,6 +3,7 @@
 import codecs
 import functools
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -250,6 +251,7 @@ class ByteTokenizer:
     """
 
     CONTROL = ("<|begin|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
+    _CONTROLS = re.compile("(" + "|".join(map(re.escape, CONTROL)) + ")")
     _SYLLABLES = tuple(c + v for c in "bdfgklmnprstvz" for v in "aeiou")
 
     def __init__(self, vocab: int):
@@ -271,12 +273,12 @@ class ByteTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Bytes of the UTF-8 text; control tokens written out become their ids."""
-        ids: list[int] = []
-        while text:
-            at, name = min(((text.find(c), c) for c in self.CONTROL if c in text), default=(len(text), ""))
-            ids += text[:at].encode("utf-8", "surrogatepass")
-            ids += [self.control_id(name)] if name else []
-            text = text[at + len(name) :]
+        controls, ids = self.controls, []
+        for part in self._CONTROLS.split(text):
+            if part in controls:
+                ids.append(controls[part])
+            else:
+                ids += part.encode("utf-8", "surrogatepass")
         return ids
 
     def encode_letters(self, text: str) -> list[int]:
