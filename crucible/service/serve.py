@@ -120,6 +120,8 @@ class Run:
             hurrying.cancel()
             living.cancel()
             await asyncio.gather(living, serving, return_exceptions=True)
+            if self._server.force_exit:  # uvicorn leaves its application as it is then
+                await self._server.lifespan.shutdown()
 
     async def _live(self, ready: Callable[[str], None]) -> int:
         if await self._unless_told(self._begin()):
@@ -147,7 +149,7 @@ class Run:
         told, pages = not self.backend.gone.is_set(), self.backend.limits.pages
         if not await self.service.drain(self.plan.drain if told else _FAREWELL) and told:
             seconds, left = self.plan.drain, self.service.inflight
-            self._say(f"{seconds:g} s were not enough; what still runs is cancelled: {left} requests")
+            self._say(f"{seconds:g} s were not enough; requests that still run are cancelled: {left}")
         await self.backend.close()
         await self.service.drain(_FAREWELL)
         left = self.backend.pages_left

@@ -60,7 +60,7 @@ class Service:
             case "draining":
                 return "the service is shutting down; send the request to another one"
             case "dead":
-                return f"the engine stopped: {self.backend.failure}; restart the service"
+                return f"the engine stopped: {self.backend.failure}"
             case "loading":
                 return "the model is still loading; try again later"
         return "the service takes requests"
