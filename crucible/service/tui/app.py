@@ -4,10 +4,11 @@ import datetime
 from pathlib import Path
 from typing import ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal
+from textual.widgets import Input
 
 from crucible.errors import CrucibleError
 from crucible.service.tui.bars import Head, KeyLine, Note
@@ -68,6 +69,7 @@ class ChatApp(App[CrucibleError]):
         self._head = Head(source.name, source.place)
         self._opened_with = (transcript, replay)
         self._save_to = save
+        self._wide: bool | None = None
 
     def compose(self) -> ComposeResult:
         """Head; turns and panel; note, message, keys."""
@@ -81,10 +83,16 @@ class ChatApp(App[CrucibleError]):
 
     def on_mount(self) -> None:
         """Open the source."""
-        self.panel.display = self.size.width >= WIDE
         self.note.say("")
         self.box.focus()
         self.talk.open(*self._opened_with)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Open the panel where it leaves room for the chat, close it where it does not."""
+        wide = event.size.width >= WIDE
+        if wide != self._wide:
+            self._wide = wide
+            self.panel.display = wide or self.panel.has_focus_within
 
     @on(MessageBox.Sent)
     def send(self, event: MessageBox.Sent) -> None:
@@ -102,6 +110,11 @@ class ChatApp(App[CrucibleError]):
         self.note.say("")
         self.box.clear()
         self.talk.ask(event.text, self.panel.system, self.panel.sampling)
+
+    @on(Input.Submitted)
+    def back(self) -> None:
+        """Enter in the panel goes to the message."""
+        self.box.focus()
 
     @on(Talk.Said)
     def tell(self, event: Talk.Said) -> None:
@@ -128,7 +141,7 @@ class ChatApp(App[CrucibleError]):
     def action_stop(self) -> None:
         """Stop what runs and go back to the message."""
         self.talk.stop()
-        if self.panel.has_focus_within and self.size.width < WIDE:
+        if self.panel.has_focus_within and not self._wide:
             self.panel.display = False
         self.box.focus()
 

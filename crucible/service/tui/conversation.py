@@ -10,6 +10,8 @@ from crucible.errors import CrucibleError, InputError, UnavailableError
 from crucible.service.tui.source import About, End, Piece, Sampling, Source
 from crucible.service.tui.transcript import Finish, Transcript, Turn, Verdict, compare
 
+WAY_OUT = "Ctrl-O shortens the chat by its oldest turn, Ctrl-N begins a new one"
+
 
 class ContextFull(InputError):
     """The chat leaves no room for an answer."""
@@ -47,6 +49,11 @@ class Conversation:
             return 0
         return self.turns[-1].prompt_tokens + len(self.turns[-1].tokens)
 
+    @property
+    def full(self) -> bool:
+        """The last answer ended where the context did."""
+        return self.used >= self.about.capacity
+
     def forget(self) -> int:
         """Leave the oldest turn out of the prompts to come; how many turns are left in it."""
         self.since = min(self.since + 1, len(self.turns))
@@ -60,13 +67,10 @@ class Conversation:
             turn.prompt_tokens = await self.source.count(self.transcript.messages(len(self.turns) - 1))
             room = self.about.capacity - turn.prompt_tokens
             if room < 1:
+                way = WAY_OUT if self.since < len(self.turns) - 1 else "shorten the message"
                 raise ContextFull(
-                    f"the chat has {turn.prompt_tokens} tokens and the context holds {self.about.capacity}; "
-                    + (
-                        "shorten it by its oldest turn (Ctrl-O) or begin a new chat (Ctrl-N)"
-                        if self.since < len(self.turns) - 1
-                        else "shorten the message"
-                    )
+                    f"the chat has {turn.prompt_tokens} tokens and the context holds "
+                    f"{self.about.capacity}; {way}"
                 )
             turn.sampling = replace(turn.sampling, max_tokens=min(sampling.max_tokens, room))
         except BaseException:
@@ -121,7 +125,8 @@ class Conversation:
         async with aclosing(asked) as events:
             async for event in events:
                 if isinstance(event, End):
-                    yield compare(turn.tokens, event.tokens)
+                    elsewhere = turn.fingerprint not in (None, event.fingerprint)
+                    yield compare(turn.tokens, event.tokens, elsewhere)
                     return
                 got += event.tokens
                 yield len(got)

@@ -62,6 +62,11 @@ class Exchange(Vertical, can_focus=True):
         self._show_facts()
 
     @property
+    def answer(self) -> str:
+        """The answer as it stands on the screen."""
+        return str(self.query_one(".answer", Static).content)
+
+    @property
     def facts(self) -> str:
         """The line of facts as text."""
         return self._content().plain

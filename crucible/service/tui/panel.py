@@ -23,7 +23,7 @@ class Field(Vertical):
 
     def __init__(self, name: str, value: str):
         super().__init__(id=f"field-{name}")
-        self.key, self._value = name, value
+        self.key, self.rule, self._value = name, "", value
 
     def compose(self) -> ComposeResult:
         """Name, input, rule."""
@@ -35,6 +35,7 @@ class Field(Vertical):
 
     def judge(self, rule: str) -> None:
         """Show the rule that is broken, or none."""
+        self.rule = rule
         self.set_class(bool(rule), "-wrong")
         self.query_one(".rule", Static).update(rule)
 

@@ -61,7 +61,7 @@ def changed(sampling: Sampling, name: str, text: str) -> Sampling:
     kind, label = _NUMBERS[name], name.replace("_", " ")
     if not text:
         raise InputError(f"{label} is empty; give a number")
-    if len(text) > 40 or "_" in text:
+    if len(text) > 40 or "_" in text or not text.isascii():
         raise InputError(f"{label} {text[:20]!r} is not a number")
     try:
         value = kind(text)

@@ -1,17 +1,17 @@
 """The turns of a chat on the screen, and the work on them: opening, answering, running again."""
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Sequence
-from contextlib import aclosing
 
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.message import Message
 from textual.widgets import ProgressBar, Static
-from textual.worker import Worker
+from textual.worker import Worker, WorkerCancelled
 
 from crucible.errors import CrucibleError, UnavailableError
-from crucible.service.tui.conversation import Conversation
+from crucible.service.tui.conversation import WAY_OUT, Conversation
 from crucible.service.tui.exchange import Exchange
 from crucible.service.tui.source import Sampling, Source
 from crucible.service.tui.transcript import Transcript, Turn, Verdict
@@ -88,13 +88,14 @@ class Talk(VerticalScroll, can_focus=False):
 
     def stop(self) -> None:
         """Cancel the answer or the second run."""
-        if self.busy and self.conversation is not None:
+        if self.busy and self.conversation is not None and not self._job.is_cancelled:
             self._job.cancel()
 
     async def rest(self) -> None:
         """Wait until nothing runs."""
         while self.busy:
-            await self.app.workers.wait_for_complete([self._job])
+            with contextlib.suppress(WorkerCancelled):
+                await self._job.wait()
 
     def open(self, transcript: Transcript | None = None, replay: bool = False) -> None:
         """Open the source; take up a transcript, and run all of it again if so wished."""
@@ -176,9 +177,11 @@ class Talk(VerticalScroll, can_focus=False):
                 await self._open()
             turn = await self.conversation.begin(text, system, sampling)
             exchange = self._growing = await self._show(turn)
-            async with aclosing(self.conversation.answer(turn)) as pieces:
+            async with contextlib.aclosing(self.conversation.answer(turn)) as pieces:
                 async for _ in pieces:
                     pass
+            if self.conversation.full:
+                said = (f"the context is full; {WAY_OUT}", False)
         except CrucibleError as error:
             said = (str(error), True)
         except asyncio.CancelledError:
@@ -220,7 +223,7 @@ class Talk(VerticalScroll, can_focus=False):
 
     async def _second_run(self, exchange: Exchange) -> Verdict:
         index = self.conversation.turns.index(exchange.turn)
-        async with aclosing(self.conversation.again(index)) as events:
+        async with contextlib.aclosing(self.conversation.again(index)) as events:
             async for event in events:
                 if isinstance(event, Verdict):
                     exchange.mark(event)

@@ -113,12 +113,15 @@ def load(path: Path) -> Transcript:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a second run compares: `equal`, or the first token that differs (None where a side has ended)."""
+    """How a second run compares: `equal`, or the first token that differs (None where a side has ended).
 
-    count: int
+    `elsewhere`: the two runs have different fingerprints, so the promise of equal tokens is not given.
+    """
+
     at: int | None = None
     expected: int | None = None
     got: int | None = None
+    elsewhere: bool = False
 
     @property
     def equal(self) -> bool:
@@ -126,17 +129,18 @@ class Verdict:
         return self.at is None
 
     def __str__(self) -> str:
+        behind = " (another fingerprint)" if self.elsewhere else ""
         if self.equal:
-            return "✓ equal"
+            return f"✓ equal{behind}"
         was, now = ("the end" if t is None else str(t) for t in (self.expected, self.got))
-        return f"✗ differs at token {self.at}: {now}, was {was}"
+        return f"✗ differs at token {self.at}: {now}, was {was}{behind}"
 
 
-def compare(expected: Sequence[int], got: Sequence[int]) -> Verdict:
+def compare(expected: Sequence[int], got: Sequence[int], elsewhere: bool = False) -> Verdict:
     """The Verdict on the tokens of a second run."""
     for at in range(max(len(expected), len(got))):
         was = expected[at] if at < len(expected) else None
         now = got[at] if at < len(got) else None
         if was != now:
-            return Verdict(len(expected), at, was, now)
-    return Verdict(len(expected))
+            return Verdict(at, was, now, elsewhere)
+    return Verdict(elsewhere=elsewhere)

@@ -1,0 +1,124 @@
+"""What is on the screen: at every size, in both themes, and with whatever a model writes."""
+
+import pytest
+from textual.widgets import Input
+
+from crucible.service.tui.exchange import visible
+from crucible.service.tui.help import HelpScreen
+from crucible.service.tui.source import Sampling
+
+SIZES = [(40, 12), (60, 16), (80, 24), (100, 30), (200, 50)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_message_keys_and_the_end_of_the_answer_are_visible_at_every_size(play, engine_source, size):
+    async def scene(stage):
+        exchange = await stage.say("Hello there")
+        await stage.pilot.resize_terminal(*size)
+        await stage.pilot.pause()
+        screen = stage.app.screen.region
+        assert (screen.width, screen.height) == size
+        for widget in (stage.app.box, stage.app.query_one("#keys"), stage.app.query_one("#head")):
+            assert widget.region.height and widget.region in screen, widget
+        assert exchange.query_one(".facts").region.overlaps(stage.app.talk.region)
+        assert "F1 help" in str(stage.app.query_one("#keys").content)
+        assert stage.app.query_one("#meter").region in screen
+
+    play(engine_source, scene)
+
+
+def test_the_panel_opens_over_the_chat_on_a_small_screen_and_esc_closes_it(play, engine_source):
+    async def scene(stage):
+        panel = stage.app.panel
+        assert not panel.display
+        await stage.press("f2")
+        assert panel.display and isinstance(stage.app.focused, Input)
+        assert stage.app.focused.region in stage.app.screen.region
+        await stage.press("escape")
+        assert not panel.display and stage.app.focused is stage.app.box
+
+    play(engine_source, scene, size=(40, 12))
+
+
+def test_a_resize_while_an_answer_runs_loses_nothing(play, held_engine):
+    source, gate, _ = held_engine
+
+    async def scene(stage):
+        await stage.send("Hello there")
+        gate.let(4)
+        await stage.until(lambda: stage.last and len(stage.last.turn.tokens) == 4)
+        for size in SIZES:
+            await stage.pilot.resize_terminal(*size)
+        gate.open()
+        await stage.settle()
+        assert len(stage.last.turn.tokens) == 24 and stage.last.answer == visible(stage.last.turn.text)
+
+    play(source, scene, sampling=Sampling(temperature=1.0, seed=3, max_tokens=24))
+
+
+def test_control_characters_of_a_model_do_not_act():
+    text = "a\x1b[2Jb\x07\x9b31m\u202ec\td\ne\x7f"
+    assert visible(text) == "a␛[2Jb␇\ufffd31m\ufffdc   d\ne␡"
+
+
+def test_markup_in_messages_is_text(play, engine_source):
+    async def scene(stage):
+        exchange = await stage.say("[bold]x[/] [@click=app.quit]y[/] [/nope]")
+        assert str(exchange.query_one(".question").content) == "[bold]x[/] [@click=app.quit]y[/] [/nope]"
+
+    play(engine_source, scene)
+
+
+def test_ctrl_t_changes_between_dark_and_light(play, engine_source):
+    async def scene(stage):
+        dark = stage.app.screen.styles.background
+        await stage.press("ctrl+t")
+        light = stage.app.screen.styles.background
+        assert dark.brightness < 0.2 < 0.8 < light.brightness
+        await stage.press("ctrl+t")
+        assert stage.app.screen.styles.background == dark
+
+    play(engine_source, scene)
+
+
+def test_a_copied_answer_is_the_whole_answer(play, engine_source):
+    async def scene(stage):
+        exchange = await stage.say("Hello there")
+        await stage.press("ctrl+y")
+        assert stage.app.clipboard == exchange.turn.text and stage.note.startswith("copied")
+
+    play(engine_source, scene)
+
+
+def test_ctrl_j_begins_a_line_and_enter_sends_all_of_them(play, engine_source):
+    async def scene(stage):
+        await stage.press("a", "ctrl+j", "b")
+        assert stage.app.box.text == "a\nb" and stage.app.box.region.height == 2
+        await stage.press("enter")
+        await stage.settle()
+        assert stage.turns[0].user == "a\nb" and stage.app.box.text == ""
+
+    play(engine_source, scene)
+
+
+def test_help_lists_the_keys_and_closes(play, engine_source):
+    async def scene(stage):
+        await stage.press("f1")
+        assert isinstance(stage.app.screen, HelpScreen)
+        await stage.press("escape")
+        assert not isinstance(stage.app.screen, HelpScreen)
+
+    play(engine_source, scene)
+
+
+def test_keys_that_need_an_answer_say_that_there_is_none(play, engine_source, in_folder):
+    async def scene(stage):
+        for key in ("ctrl+r", "ctrl+y", "ctrl+s", "ctrl+o"):
+            stage.app.note.say("")
+            await stage.press(key)
+            assert stage.note == "there is no answer yet", key
+        await stage.send("  \n ")
+        assert not stage.turns
+
+    play(engine_source, scene)
+    assert not list(in_folder.iterdir())
