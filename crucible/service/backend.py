@@ -1,6 +1,7 @@
 """What the faces know of an engine, wherever it runs; and the one that runs in this process."""
 
 import asyncio
+import contextlib
 import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -108,7 +109,12 @@ class LocalBackend:
         }
         self._streams |= streams
         try:
-            listener = lambda news: loop.call_soon_threadsafe(self._hear, news)  # noqa: E731
+
+            def listener(news: list) -> None:
+                # A loop that was closed under its streams has no reader left; the engine has other clients.
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(self._hear, news)
+
             made = self.engine.submit_all(list(zip(streams, requests, strict=True)), listener)
         except BaseException:
             for key in streams:
