@@ -61,7 +61,7 @@ def lines(taken: Sequence[Sample]) -> list[str]:
     good = [s for s in timed if s.good]
     tokens, shared = sum(s.count for s in good), sum(s.shared for s in good)
     text = [
-        f"{len(good)} of {len(timed)} requests answered, {tokens:,} tokens, {shared:,} together with one before; "
+        f"{len(good)} of {len(timed)} requests answered, {tokens:,} tokens, {shared:,} came with another; "
         f"{len(taken) - len(timed)} warmups apart"
     ]
     text += [f"  failed: {why} (x{count})" for why, count in failures(timed).items()]

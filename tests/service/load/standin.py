@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import json
 import zlib
+from pathlib import Path
 
 
 def expected(prompt, count: int) -> list[int]:
@@ -95,11 +96,15 @@ async def main() -> None:
     """Serve until the process is ended."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int)
+    parser.add_argument("--port-file", type=Path)
     for name in ("--first", "--gap"):
         parser.add_argument(name, type=float, default=0.0)
     parser.add_argument("--change", type=int)
     asked = vars(parser.parse_args())
-    await StandIn(**{k: v for k, v in asked.items() if k != "port"}).start(asked["port"])
+    port, port_file = asked.pop("port"), asked.pop("port_file")
+    url = await StandIn(**asked).start(port)
+    port_file.with_suffix(".part").write_text(url.rsplit(":", 1)[1])
+    port_file.with_suffix(".part").replace(port_file)  # found whole
     await asyncio.sleep(3600)
 
 
