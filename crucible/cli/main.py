@@ -19,6 +19,8 @@ COMMANDS: tuple[str, ...] = (
     "generate",
     "serve",
     "chat",
+    "load",
+    "ab",
     "evaluate",
     "bench",
     "report",
