@@ -20,22 +20,19 @@ from crucible.service.state import Settings
 MODEL = "tiny"
 
 
-def connect(server, **options) -> openai.OpenAI:
-    """The SDK's client of a server; it never tries again by itself."""
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=20, **options)
-
-
 @pytest.fixture(scope="session")
 def connected():
-    """connected(server) -> OpenAI, a context manager."""
-    return connect
+    """connected(server) -> OpenAI, which never tries again by itself; all share their connections."""
+    with openai.DefaultHttpxClient() as shared:
+        yield lambda server: openai.OpenAI(
+            base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=20, http_client=shared
+        )
 
 
 @pytest.fixture(scope="session")
-def client(tiny_server):
+def client(tiny_server, connected):
     """The SDK's client of the shared server."""
-    with connect(tiny_server) as made:
-        yield made
+    return connected(tiny_server)
 
 
 @pytest.fixture(scope="session")
@@ -66,8 +63,9 @@ def chat(client):
 class Scripted:
     """A Runner that keeps nothing: the token of each draw is the next of `text`, then the end token.
 
-    A prompt's last byte chooses the text where `texts` has it. `gate` holds every step while it is cleared;
-    a text that has ended with FAIL fails the request there, one with CRASH the engine.
+    A prompt's last byte chooses the text where `texts` has it. `gate` holds every step while it is
+    cleared, but for `steps` that are let through. A FAIL in the text fails the request there, a CRASH the
+    engine.
     """
 
     FAIL, CRASH = "\x01", "\x02"
@@ -77,11 +75,17 @@ class Scripted:
         self.page_order = list(range(pages))
         self.gate = threading.Event()
         self.gate.set()
+        self.steps = threading.Semaphore(0)
+        self.closed = False  # a test closed the engine, and its pages went with it
         self.text, self.texts = text, texts or {}
         self._chosen: dict[int, list[int]] = {}
 
     def run(self, parts):
-        assert self.gate.wait(30), "the gate stayed closed"
+        for _ in range(3000):
+            if self.gate.is_set() or self.steps.acquire(timeout=0.01):
+                break
+        else:
+            raise AssertionError("the gate stayed closed")
         return [self._next(part) for part in parts if part.sampling is not None]
 
     def _next(self, part):
@@ -113,17 +117,16 @@ class Scripted:
 
 
 @contextlib.contextmanager
-def scripted_server(tiny, tiny_server, limits: Limits, **script):
-    """(OpenAI, Server, Scripted); closed afterwards, with all pages back."""
+def scripted_server(tiny, tiny_server, limits: Limits, settings: Settings, **script):
+    """(Server, Scripted); closed afterwards, with all pages back."""
     runner = Scripted(pages=limits.pages, **script)
     engine = Engine(tiny, limits, runner=runner)
-    server = type(tiny_server)(create_app(LocalBackend(engine), Settings(MODEL)), engine).start()
+    server = type(tiny_server)(create_app(LocalBackend(engine), settings), engine).start()
     try:
-        with connect(server) as client:
-            yield client, server, runner
-            runner.gate.set()
-            if engine.stats().failure is None:
-                server.idle()
+        yield server, runner
+        runner.gate.set()
+        if engine.stats().failure is None and not runner.closed:
+            server.idle()
     finally:
         runner.gate.set()
         server.stop()
@@ -131,33 +134,40 @@ def scripted_server(tiny, tiny_server, limits: Limits, **script):
 
 
 @pytest.fixture
-def scripted(tiny, tiny_server):
-    """scripted(text, texts={…}, limits=…) -> (OpenAI, Server, Scripted) of the test's own."""
+def scripted(tiny, tiny_server, connected):
+    """scripted(text, texts={…}, limits=…, settings=…) -> (OpenAI, Server, Scripted) of the test's own."""
     with contextlib.ExitStack() as stack:
 
-        def start(text="", texts=None, limits=None):
-            script = {"text": text, "texts": texts}
-            return stack.enter_context(scripted_server(tiny, tiny_server, limits or Limits(), **script))
+        def start(text="", texts=None, limits=None, settings=None):
+            how = (limits or Limits(), settings or Settings(MODEL))
+            made = stack.enter_context(scripted_server(tiny, tiny_server, *how, text=text, texts=texts))
+            return connected(made[0]), *made
 
         yield start
 
 
 @pytest.fixture(scope="session")
 def _speaker(tiny, tiny_server):
-    with scripted_server(tiny, tiny_server, Limits()) as made:
+    with scripted_server(tiny, tiny_server, Limits(), Settings(MODEL)) as made:
         yield made
 
 
-@pytest.fixture(scope="session")
-def saying(_speaker):
-    """saying(text) -> OpenAI, of a model that answers everything with `text`, one byte a token."""
+@pytest.fixture
+def saying(_speaker, connected):
+    """saying(text, texts={…}) -> (OpenAI, Server, Scripted), the same engine for all tests, one byte a token.
 
-    def say(text):
-        client, _, runner = _speaker
-        runner.text = text
-        return client
+    After the test the engine is held to be idle and healthy again.
+    """
+    server, runner = _speaker
 
-    return say
+    def say(text, texts=None):
+        runner.text, runner.texts = text, texts or {}
+        return connected(server), server, runner
+
+    yield say
+    runner.gate.set()
+    server.service.draining = False
+    server.idle()
 
 
 # name -> fields of the SDK, of extra_body, and of the engine's request that means the same
@@ -204,6 +214,12 @@ def setting(request) -> Setting:
 def prompt(request) -> str:
     """Prompts of several kinds."""
     return PROMPTS[request.param]
+
+
+@pytest.fixture(scope="session")
+def default() -> Setting:
+    """The way to sample of a client that gives a seed only."""
+    return Setting("defaults")
 
 
 @pytest.fixture(scope="session")

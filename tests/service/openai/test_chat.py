@@ -29,6 +29,21 @@ def prompt_of(tiny):
     return encode
 
 
+@pytest.fixture
+def rendered(tiny, serve, connected):
+    """rendered(template, messages) -> the prompt's text, by a service whose model has that template."""
+
+    def ask(template, messages):
+        client = connected(serve(dataclasses.replace(tiny, chat_template=template)))
+        extra = {"return_token_ids": True}
+        reply = client.chat.completions.create(
+            model="tiny", messages=messages, max_tokens=1, extra_body=extra
+        )
+        return tiny.decode(reply.choices[0].prompt_token_ids)
+
+    return ask
+
+
 @pytest.fixture(scope="module")
 def prompt_ids(chat):
     """prompt_ids(messages) -> the token ids that the service made of them."""
@@ -39,11 +54,16 @@ def prompt_ids(chat):
     return ask
 
 
-def test_tokens_are_those_of_the_engine_alone(chat, setting, prompt, prompt_of, alone):
-    choice = chat(prompt, **setting.fields).choices[0]
-    expected = alone(setting.meant(prompt_of(prompt)))
+def test_tokens_are_those_of_the_engine_alone(chat, setting, prompt_of, alone):
+    choice = chat("Hello", **setting.fields).choices[0]
+    expected = alone(setting.meant(prompt_of("Hello")))
     assert choice.token_ids == expected.tokens
     assert (choice.message.content, choice.finish_reason) == (expected.text, expected.finish_reason)
+
+
+def test_any_message_is_answered_as_the_engine_does_alone(chat, default, prompt, prompt_of, alone):
+    expected = alone(default.meant(prompt_of(prompt)))
+    assert chat(prompt, **default.fields).choices[0].token_ids == expected.tokens
 
 
 def test_chunks_join_to_the_whole_reply(chat, setting, gathered):
@@ -80,16 +100,9 @@ def test_a_developer_message_is_a_system_message_here(prompt_ids):
     assert prompt_ids([{"role": "developer", **said}, user]) == prompt_ids([{"role": "system", **said}, user])
 
 
-def test_a_developer_message_keeps_its_name_where_the_template_knows_it(tiny, serve, connected):
-    template = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}{# developer #}"
-    with connected(serve(dataclasses.replace(tiny, chat_template=template))) as client:
-        reply = client.chat.completions.create(
-            model="tiny",
-            messages=[{"role": "developer", "content": "x"}],
-            max_tokens=1,
-            extra_body={"return_token_ids": True},
-        )
-    assert tiny.decode(reply.choices[0].prompt_token_ids) == "developer: x "
+def test_the_template_gets_names_and_the_developer_if_it_knows_that_role(rendered):
+    template = "{% for m in messages %}{{ m.role }} {{ m.name }}: {{ m.content }}{% endfor %}{# developer #}"
+    assert rendered(template, [{"role": "developer", "name": "ann", "content": "x"}]) == "developer ann: x"
 
 
 def test_a_tool_message_is_text_where_the_template_permits_it(prompt_ids, prompt_of):
@@ -97,28 +110,11 @@ def test_a_tool_message_is_text_where_the_template_permits_it(prompt_ids, prompt
     assert prompt_ids(messages) == list(prompt_of([{k: m[k] for k in ("role", "content")} for m in messages]))
 
 
-def test_a_role_that_the_template_refuses_is_refused(tiny, serve, connected):
-    template = (
-        "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
-        "{{ m.content }}{% endfor %}"
-    )
-    with connected(serve(dataclasses.replace(tiny, chat_template=template))) as client:
-        messages = [{"role": "tool", "content": "4", "tool_call_id": "c1"}]
-        with pytest.raises(openai.BadRequestError, match="no tools here") as caught:
-            client.chat.completions.create(model="tiny", messages=messages)
+def test_a_role_that_the_template_refuses_is_refused(rendered):
+    template = "{% if messages[0].role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
+    with pytest.raises(openai.BadRequestError, match="no tools here") as caught:
+        rendered(template, [{"role": "tool", "content": "4", "tool_call_id": "c1"}])
     assert caught.value.param == "messages"
-
-
-def test_a_name_reaches_the_template(tiny, serve, connected):
-    template = "{% for m in messages %}{{ m.name }}: {{ m.content }}{% endfor %}"
-    with connected(serve(dataclasses.replace(tiny, chat_template=template))) as client:
-        reply = client.chat.completions.create(
-            model="tiny",
-            messages=[{"role": "user", "content": "x", "name": "ann"}],
-            max_tokens=1,
-            extra_body={"return_token_ids": True},
-        )
-    assert tiny.decode(reply.choices[0].prompt_token_ids) == "ann: x"
 
 
 def test_a_reply_can_be_sent_back_as_it_is(chat, prompt_ids, prompt_of):
@@ -147,7 +143,7 @@ def test_without_a_limit_an_answer_ends_where_the_pages_do(scripted):
 
 
 def test_an_end_token_ends_the_answer(saying):
-    client = saying("All is well.")
+    client, _, _ = saying("All is well.")
     reply = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Hi"}])
     choice = reply.choices[0]
     assert (choice.message.content, choice.finish_reason) == ("All is well.", "stop")

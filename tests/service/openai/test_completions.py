@@ -6,11 +6,15 @@ from openai.types import Completion
 from crucible.engine.request import Request
 
 
-def test_tokens_are_those_of_the_engine_alone(complete, setting, prompt, alone):
-    choice = complete(prompt, **setting.fields).choices[0]
-    expected = alone(setting.meant(prompt))
+def test_tokens_are_those_of_the_engine_alone(complete, setting, alone):
+    choice = complete("To be", **setting.fields).choices[0]
+    expected = alone(setting.meant("To be"))
     assert choice.token_ids == expected.tokens
     assert (choice.text, choice.finish_reason) == (expected.text, expected.finish_reason)
+
+
+def test_any_prompt_is_continued_as_the_engine_does_alone(complete, default, prompt, alone):
+    assert complete(prompt, **default.fields).choices[0].token_ids == alone(default.meant(prompt)).tokens
 
 
 def test_chunks_join_to_the_whole_reply(complete, setting, gathered):

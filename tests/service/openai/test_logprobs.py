@@ -73,7 +73,7 @@ def test_without_logprobs_there_are_none(complete, chat):
 
 
 def test_offsets_point_at_the_tokens_in_the_text(saying):
-    client = saying("ab cd")
+    client, _, _ = saying("ab cd")
     choice = client.completions.create(model="tiny", prompt="x", logprobs=0).choices[0]
     found = choice.logprobs
     assert found.tokens == [*"ab cd", "<|end|>"] and found.text_offset == [0, 1, 2, 3, 4, 5]
@@ -81,14 +81,14 @@ def test_offsets_point_at_the_tokens_in_the_text(saying):
 
 
 def test_tokens_inside_of_a_character_have_its_offset(saying):
-    client = saying("a€b")
+    client, _, _ = saying("a€b")
     found = client.completions.create(model="tiny", prompt="x", logprobs=0).choices[0].logprobs
     assert found.tokens == ["a", "bytes:\\xe2", "bytes:\\x82", "bytes:\\xac", "b", "<|end|>"]
     assert found.text_offset == [0, 1, 1, 1, 2, 3]
 
 
 def test_a_control_token_has_a_name_and_no_bytes(saying):
-    client = saying("a")
+    client, _, _ = saying("a")
     messages = [{"role": "user", "content": "Hi"}]
     reply = client.chat.completions.create(model="tiny", messages=messages, logprobs=True)
     last = reply.choices[0].logprobs.content[-1]
@@ -96,7 +96,7 @@ def test_a_control_token_has_a_name_and_no_bytes(saying):
 
 
 def test_what_can_never_come_has_a_number_that_json_knows(saying):
-    client = saying("a")
+    client, _, _ = saying("a")
     messages = [{"role": "user", "content": "Hi"}]
     reply = client.chat.completions.create(model="tiny", messages=messages, logprobs=True, top_logprobs=2)
     assert [top.logprob for top in reply.choices[0].logprobs.content[0].top_logprobs] == [-1.5, -9999.0]
@@ -117,7 +117,7 @@ def test_streamed_chat_logprobs_join_to_the_whole(chat, gathered):
 
 
 def test_a_stream_gives_logprobs_of_tokens_without_text(saying, gathered):
-    client = saying("€")
+    client, _, _ = saying("€")
     (one,) = gathered(client.completions.create(model="tiny", prompt="x", logprobs=0, stream=True))
     assert joined(one["logprobs"], "tokens")[:3] == [
         "bytes:\\xe2",

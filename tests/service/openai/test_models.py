@@ -35,24 +35,11 @@ def test_another_name_is_not_found(client, name):
     assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
 
 
-@pytest.fixture(scope="module")
-def plain(tiny):
-    """The tiny model as if its file had no chat template."""
-    return dataclasses.replace(tiny, chat_template=None)
-
-
-def test_without_a_chat_template_the_model_says_so(serve, connected, plain):
-    with connected(serve(plain)) as client:
-        assert client.models.retrieve("tiny").chat is False
-
-
-def test_without_a_chat_template_chat_points_to_completions(serve, connected, plain):
-    with connected(serve(plain)) as client, pytest.raises(openai.BadRequestError) as caught:
+def test_a_model_without_a_chat_template_says_so_and_completes_the_same(tiny, serve, connected, complete):
+    client = connected(serve(dataclasses.replace(tiny, chat_template=None)))
+    assert client.models.retrieve("tiny").chat is False
+    with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Hi"}])
     assert caught.value.code == "no_chat_template" and "/v1/completions" in caught.value.message
-
-
-def test_without_a_chat_template_completions_are_the_same(serve, connected, plain, complete):
-    with connected(serve(plain)) as client:
-        reply = client.completions.create(model="tiny", prompt="To be", seed=1)
+    reply = client.completions.create(model="tiny", prompt="To be", seed=1)
     assert reply.choices == complete(seed=1).choices

@@ -12,7 +12,7 @@ def answer(request, saying, gathered):
     """answer(text, **fields) -> (text, finish_reason) of a model that says `text`, one byte a token."""
 
     def ask(text, **fields):
-        client = saying(text)
+        client, _, _ = saying(text)
         messages = [{"role": "user", "content": "Hi"}]
         reply = client.chat.completions.create(
             model="tiny", messages=messages, stream=request.param == "streamed", **fields
@@ -56,7 +56,7 @@ def test_a_character_that_stays_unfinished_is_a_replacement(answer):
 
 
 def test_a_chunk_never_holds_half_a_character(saying):
-    client = saying("x😀你y")
+    client, _, _ = saying("x😀你y")
     chunks = client.completions.create(model="tiny", prompt="a", stream=True)
     assert "\ufffd" not in "".join(chunk.choices[0].text for chunk in chunks)
 
@@ -71,6 +71,6 @@ def test_a_stop_text_across_tokens_is_the_engines_own(complete, alone):
 
 
 def test_usage_counts_tokens_that_a_stop_text_cut_off(saying):
-    client = saying("abcdef")
+    client, _, _ = saying("abcdef")
     reply = client.completions.create(model="tiny", prompt="a", stop="cd")
     assert (reply.choices[0].text, reply.usage.completion_tokens) == ("ab", 4)
