@@ -35,7 +35,10 @@ def register(app: typer.Typer) -> None:
         ] = None,
         attention: Annotated[
             str | None,
-            typer.Option(help="An exact attention variant; default: CRUCIBLE_PREFILL_ATTN, else auto."),
+            typer.Option(
+                help="An exact variant; default: CRUCIBLE_PREFILL_ATTN, else auto. Or file.cu:entry, your "
+                "own kernel on simt or cuda, whose tokens nobody promises."
+            ),
         ] = None,
         api_key: Annotated[
             str | None,
@@ -70,6 +73,7 @@ def register(app: typer.Typer) -> None:
         """
         import logging
 
+        from crucible.attention import user
         from crucible.cli.fetch import fetch_if_known
         from crucible.engine.scheduler import Limits
         from crucible.errors import InputError
@@ -96,6 +100,9 @@ def register(app: typer.Typer) -> None:
                 _say(f"warning: everybody who reaches {host} may use this service; set --api-key")
             fetch_if_known(model)
             card = Card.of(open_checkpoint(model), mode)
+            if user.is_file(variant):
+                card.foreign = user.digest(variant)
+                _say(f"warning: attention is {variant}, a user's: no token of this service is promised")
             plan = serving.Plan(
                 load=serving.Load(model, device, mode, limits, prefix_sharing, variant),
                 settings=serving.Settings(public_name(model), api_key),
@@ -108,10 +115,15 @@ def register(app: typer.Typer) -> None:
 
 
 def exact_variant(name: str | None) -> str:
-    """The variant asked for, or that of the environment; UnsupportedError where it is not exact."""
+    """The variant asked for, or that of the environment, or a user's file; UnsupportedError for others that
+    are not exact."""
+    from crucible.attention import user
     from crucible.attention.variants import AUTO, VARIANTS, default, find
     from crucible.errors import UnsupportedError
 
+    if name is not None and user.is_file(name):
+        path, entry = user.split(name)
+        return f"{path.resolve()}:{entry or path.stem}"
     variant = default() if name is None else find(name)
     if variant != AUTO and not VARIANTS[variant].exact:
         raise UnsupportedError(

@@ -18,7 +18,10 @@ from crucible.numerics.contract import CONTRACT_VERSION
 
 @dataclass(eq=False, kw_only=True)
 class Card:
-    """Name, config, tokenizer and chat template of a checkpoint, and the arithmetic (`mode`) it runs in."""
+    """Name, config, tokenizer and chat template of a checkpoint, and the arithmetic (`mode`) it runs in.
+
+    `foreign` is the digest of a user's kernel that takes part, whose bits the contract does not fix.
+    """
 
     name: str
     config: ModelConfig
@@ -29,6 +32,7 @@ class Card:
     source: Path | None = None
     bos: str = ""
     eos: str = ""
+    foreign: str = ""
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, mode: str) -> "Card":
@@ -91,7 +95,8 @@ class Card:
     def fingerprint(self, sampler: str = "inverse-cdf") -> str:
         """Names all that decides a request's tokens but the request: two services with equal fingerprints
         give equal tokens to equal requests with equal seeds, whatever machine or device they run on."""
-        return "fp_" + _sha256({**self._identity, "sampler": sampler})[:24]
+        own = {"foreign": self.foreign} if self.foreign else {}
+        return "fp_" + _sha256({**self._identity, **own, "sampler": sampler})[:24]
 
     @functools.cached_property
     def _identity(self) -> dict[str, object]:

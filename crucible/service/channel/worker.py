@@ -131,11 +131,15 @@ class Service:
 def load(command: Load, progress) -> tuple[Engine, protocol.Ready]:
     """The engine that a Load asks for, and what there is to say about it."""
     from crucible import __version__
+    from crucible import device as devices
+    from crucible.attention import user
     from crucible.attention.variants import ENVIRONMENT
     from crucible.evidence.environment import library_versions
     from crucible.model.model import Model
 
     if command.attention is not None:
+        if user.is_file(command.attention):
+            user.install(command.attention, devices.get(command.device))
         os.environ[ENVIRONMENT] = command.attention  # the engine's runner reads it
     model = Model.load(command.model, command.device, command.mode, progress)
     engine = Engine(model, command.limits, command.share_prefixes)
