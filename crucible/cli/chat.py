@@ -18,6 +18,10 @@ Examples:
 """
 
 
+def _terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def _need(*packages: str) -> None:
     """UnavailableError for the first package that is not installed."""
     from crucible.errors import UnavailableError
@@ -96,7 +100,7 @@ def register(app: typer.Typer) -> None:
         from crucible.files import check_writable
         from crucible.service.tui.transcript import load as read
 
-        terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        terminal = _terminal()
         if not terminal and replay is None:
             raise InputError(
                 "a chat needs a terminal, and stdin or stdout is none; for one answer use: "
@@ -117,6 +121,8 @@ def register(app: typer.Typer) -> None:
             max_tokens=max_tokens,
             sampler=sampler,
         )
+        if system is not None and any("\ud800" <= c <= "\udfff" for c in system):  # bytes of argv
+            raise InputError("the system message is not UTF-8 text; give it in UTF-8")
         saved = load or replay
         transcript = read(saved) if saved else None
         source = _source(url, api_key, model, mode, device)
