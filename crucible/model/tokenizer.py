@@ -93,16 +93,23 @@ class BpeTokenizer:
             raise UnsupportedError(
                 "a message spells a control token, which this tokenizer cannot tell from text; leave it out"
             )
-        ids = self._lettered.encode(text, add_special_tokens=False).ids
+        bare, places = self._bare
+        ids = [places.get(token, token) for token in bare.encode(text, add_special_tokens=False).ids]
         if not self._control.isdisjoint(ids):
             raise UnsupportedError("a message spells a control token that this vocabulary has as a word too")
         return ids
 
     @functools.cached_property
-    def _lettered(self) -> Any:
-        copied = type(self._inner).from_str(self._inner.to_str())
-        copied.encode_special_tokens = True
-        return copied
+    def _bare(self) -> tuple[Any, dict[int, int]]:
+        """The same model without control tokens, and its ids of other added tokens -> their ids here."""
+        inner, bare = self._inner, type(self._inner)(self._inner.model)
+        if inner.normalizer is not None:
+            bare.normalizer = inner.normalizer
+        if inner.pre_tokenizer is not None:
+            bare.pre_tokenizer = inner.pre_tokenizer
+        others = {i: token for i, token in inner.get_added_tokens_decoder().items() if not token.special}
+        bare.add_tokens(list(others.values()))
+        return bare, {bare.token_to_id(token.content): i for i, token in others.items()}
 
     @functools.lru_cache(maxsize=1 << 16)  # noqa: B019 - lives as long as the model
     def token_bytes(self, token: int) -> bytes:

@@ -10,7 +10,7 @@ from crucible.errors import InputError, UnsupportedError
 from crucible.model import budget, chat, sandbox
 from crucible.model.gguf import open_gguf
 from crucible.model.synthetic import CHAT_TEMPLATE
-from crucible.model.tokenizer import ByteTokenizer, decode
+from crucible.model.tokenizer import BpeTokenizer, ByteTokenizer, decode
 
 QUESTION = [{"role": "user", "content": "2 + 2?"}]
 BYTES = ByteTokenizer(300)
@@ -217,6 +217,56 @@ def test_letters_of_text_without_control_tokens_are_its_ids(smollm2_letters, tex
 @pytest.fixture(scope="module")
 def smollm2_letters(smollm2):
     return smollm2[0]
+
+
+def byte_level(control: dict, bos: int | None = None, byte_level: bool = True) -> BpeTokenizer:
+    """A tokenizer of single bytes; `<|end|>` is control (with options), `<think>` an added word."""
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.add_special_tokens(
+        [AddedToken("<s>", special=True), AddedToken("<|end|>", special=True, **control)]
+    )
+    inner.add_tokens([AddedToken("<think>", normalized=False)])
+    return BpeTokenizer(inner, 260, [256, 257], byte_level, bos)
+
+
+def test_added_words_keep_their_ids_beside_spelled_control_tokens():
+    tokenizer = byte_level({})
+    ids = chat.encode(tokenizer, "{{ messages[0].content }}<|end|>", said("a<think><|end|>"))
+    assert ids.count(258) == 1 and ids[-1:] == [257] and 257 not in ids[:-1]
+    assert decode(tokenizer, ids) == "a<think><|end|>"
+
+
+@pytest.mark.parametrize("template", ["{{ messages[0].content }}", "<s>{{ messages[0].content }}"])
+def test_the_begin_of_text_stands_in_front_once(template):
+    tokenizer = byte_level({}, bos=256)
+    for text in ("a", "<|end|>", "<s>"):
+        ids = chat.encode(tokenizer, template, said(text))
+        assert ids[0] == 256 and max(ids[1:]) < 256 and decode(tokenizer, ids) == text
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        byte_level({"rstrip": True}),
+        byte_level({"lstrip": True}),
+        byte_level({"single_word": True}),
+        byte_level({}, byte_level=False),
+    ],
+    ids=[
+        "it takes blanks after it",
+        "it takes blanks before it",
+        "it stands alone",
+        "its text has a beginning",
+    ],
+)
+def test_a_tokenizer_whose_parts_depend_on_each_other_refuses_a_spelled_control_token(tokenizer):
+    assert chat.encode(tokenizer, "{{ messages[0].content }}", said("a"))
+    with pytest.raises(UnsupportedError, match="leave it out"):
+        chat.encode(tokenizer, "{{ messages[0].content }}", said("<|end|>"))
 
 
 def test_a_template_that_looks_inside_a_message_with_a_control_token_is_refused():
