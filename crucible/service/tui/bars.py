@@ -90,7 +90,7 @@ class KeyLine(Static):
     def on_resize(self, event: events.Resize) -> None:
         """Choose anew what fits."""
         gap, chosen = 2, []
-        left = event.size.width - len(HELP[0]) - len(HELP[1]) - 1
+        left = self.content_size.width - len(HELP[0]) - len(HELP[1]) - 1
         for key in KEYS:
             left -= len(key[0]) + len(key[1]) + 1 + gap
             if left < 0:

@@ -5,22 +5,25 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
+import crucible
 from crucible.service.tui.source import Sampling
 from crucible.service.tui.transcript import Transcript, Turn
 
 RUN = "from crucible.cli.main import main; main()"
 
 
-def crucible(*args: str) -> subprocess.CompletedProcess:
+def run(*args: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-c", RUN, "chat", *args],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=60,
+        cwd=Path(crucible.__file__).parents[1],
         env={**os.environ, "COLUMNS": "200"},
     )
 
@@ -40,7 +43,7 @@ def chat_command():
 
 
 def test_without_a_terminal_it_points_to_generate():
-    done = crucible()
+    done = run()
     assert done.returncode == 2 and not done.stdout
     assert done.stderr.startswith("error: a chat needs a terminal") and "crucible generate" in done.stderr
 
@@ -78,6 +81,6 @@ def test_a_replay_without_a_terminal_compares_and_tells_by_its_exit_code(in_fold
     for change, code, verdict in ((0, 0, "✓ equal"), (1, 1, "✗ differs at token 3")):
         turn.tokens[3] += change
         path.write_text(json.dumps(asdict(Transcript("synthetic-2x64", [turn]))))
-        done = crucible(*ask)
+        done = run(*ask)
         assert done.returncode == code and verdict in done.stdout, done
         assert done.stdout.startswith("answer 0: 8 tokens, seed 5: ") and done.stdout.count("\n") == 1
