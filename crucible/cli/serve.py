@@ -162,6 +162,7 @@ def _run(serving, card, plan, listening, url: str, port_file: Path | None) -> in
     def ready(device: str) -> None:
         bar.close()
         if port_file is not None:
+            port_file.parent.mkdir(parents=True, exist_ok=True)
             part = port_file.with_name(port_file.name + ".part")
             part.write_text(f"{listening.getsockname()[1]}\n")
             part.replace(port_file)  # whoever waits for the file finds it whole
