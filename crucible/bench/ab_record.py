@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from crucible.attention import user
 from crucible.bench.ab_runs import Campaign, Run
 from crucible.bench.ab_sides import Side
 from crucible.bench.ab_statistics import METRICS, TOLERANCE, Row, values
@@ -39,9 +40,11 @@ def series(campaign: Campaign) -> tuple[Series, ...]:
 def side_facts(side: Side, which: str) -> dict[str, object]:
     """What a side is, and the build that ran it."""
     build = side.build.identity()
-    return {which: side.name, f"{which}, arguments": " ".join(side.arguments)} | {
-        f"{which}, {name}": value for name, value in build.items()
-    }
+    shown = (Path(one).name if Path(one).is_absolute() else one for one in side.arguments)
+    facts: dict[str, object] = {which: side.name, f"{which}, arguments": " ".join(shown)}
+    if any(user.is_file(one) for one in side.arguments):
+        facts[f"{which}, promise"] = "none: a user's kernel"
+    return facts | {f"{which}, {name}": value for name, value in build.items()}
 
 
 def machine_facts(campaign: Campaign) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """Rounds of fresh services under the same requests, their outputs held to one another burst by burst."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -97,7 +96,8 @@ class Campaign:
             bursts: dict[str, list[list[Sample]]] = {}
             with Watch() as watch:
                 for workload in self.workloads:
-                    bursts[workload.name] = asyncio.run(self._work(who, server.target, workload, progress))
+                    work = self._work(who, server.target, workload, progress)
+                    bursts[workload.name] = client.wait(work)
             return Run(number, side.name, bursts, watch.envelope, server.seconds)
 
     async def _work(self, who: str, to, workload: Workload, progress) -> list[list[Sample]]:

@@ -81,15 +81,11 @@ def build_at(path: Path | None) -> Build:
 
 @dataclass(frozen=True)
 class Side:
-    """A name, a build, the arguments of its `crucible serve`, and those in which it differs from the others.
-
-    `program` replaces the command before the arguments (tests).
-    """
+    """A name, a build, and the arguments of its `crucible serve`; `program` replaces that command (tests)."""
 
     name: str
     build: Build
     arguments: tuple[str, ...] = ()
-    differs: str = ""
     program: tuple[str, ...] = ()
 
     @contextlib.contextmanager

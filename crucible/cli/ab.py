@@ -74,9 +74,9 @@ def register(app: typer.Typer) -> None:
 
         demands = [Demand.parse(one) for one in demand or ()]
         chosen = choose(quick, workload, tokens, bursts)
-        names = [baseline, candidate]
-        if baseline == candidate:
-            names = [f"{baseline}, baseline", f"{candidate}, candidate"]
+        names = [short(baseline), short(candidate)]
+        if names[0] == names[1]:
+            names = [f"{names[0]}, baseline", f"{names[1]}, candidate"]
         sides = [
             Side(name, build_at(env), arguments(model, mode, device, ("--attention", whole_path(attention))))
             for name, env, attention in zip(
@@ -116,10 +116,29 @@ def run(sides: list, workloads: list, rounds: int) -> Any:
         return Campaign(sides, workloads).run(rounds, bar.set_description, bar.update)
 
 
+def short(attention: str) -> str:
+    """A variant's name, or that of a user's file."""
+    from crucible.attention import user
+
+    return f"{Path(attention).name} (user's)" if user.is_file(attention) else attention
+
+
 def whole_path(attention: str) -> str:
-    """A variant's name as it is; a file's path made absolute, since services run in other folders."""
-    path, colon, entry = attention.partition(":")
-    return f"{Path(path).absolute()}{colon}{entry}" if path.endswith(".cu") else attention
+    """A variant's name as it is; a file's path made absolute, since services run in other folders.
+
+    InputError for an unknown name, one that is not exact, a file that is not there, or a Python function.
+    """
+    from crucible.attention import user
+    from crucible.cli.serve import exact_variant
+    from crucible.errors import InputError
+
+    if attention.partition(":")[0].endswith(".py"):
+        raise InputError(
+            f"{attention} cannot run in the engine, which records and replays its passes; "
+            "give a .cu file, or hold it to the reference with crucible diagnose"
+        )
+    found = exact_variant(attention)
+    return found if user.is_file(attention) else attention
 
 
 def device_of(name: str) -> str:

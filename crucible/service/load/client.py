@@ -3,8 +3,10 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from crucible.service.load import faces, samples
 from crucible.service.load.asks import Ask
@@ -12,6 +14,7 @@ from crucible.service.load.http import BadReply, Connection, Reply
 from crucible.service.load.samples import Sample
 from crucible.service.load.target import Target
 
+Result = TypeVar("Result")
 LONGEST = 600.0  # seconds that one request may take
 
 
@@ -51,6 +54,16 @@ async def run(
     finally:
         for call in calls:
             call.line.close()
+
+
+def wait(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end from plain code; in a thread where this one's event loop runs already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1, "crucible-load") as thread:  # a notebook's cell is inside its kernel's loop
+        return thread.submit(asyncio.run, work).result()
 
 
 class _Call:
