@@ -21,6 +21,7 @@ COMMANDS: tuple[str, ...] = (
     "chat",
     "load",
     "ab",
+    "sweep",
     "evaluate",
     "bench",
     "report",
