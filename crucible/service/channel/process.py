@@ -67,7 +67,7 @@ class EngineProcess:
                 [sys.executable, "-m", "crucible.service.channel.worker", self._folder],
                 stdin=subprocess.PIPE,  # its end tells the child that we are gone
                 stdout=2,  # our own stdout is for our own lines
-                start_new_session=True,  # a terminal's Ctrl-C is for us
+                process_group=0,  # a terminal's Ctrl-C is for us
             )
         except BaseException:
             self._release()
