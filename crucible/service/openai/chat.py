@@ -10,7 +10,8 @@ from crucible.engine.events import Result
 from crucible.model.card import Card
 from crucible.numerics.checks import whole
 from crucible.service.failure import Refusal
-from crucible.service.openai.errors import STREAMED, naming
+from crucible.service.openai.documents import ChatCompletion, streamed
+from crucible.service.openai.errors import naming
 from crucible.service.openai.logprobs import TOP, chat_logprobs
 from crucible.service.openai.messages import encode_messages
 from crucible.service.openai.plan import Wish, begin, plan, reply_id
@@ -21,7 +22,9 @@ from crucible.service.openai.streaming import reply
 def add(routes: APIRouter) -> None:
     """The route of chat completions."""
 
-    @routes.post("/v1/chat/completions", responses=STREAMED)
+    @routes.post(
+        "/v1/chat/completions", summary="Answer messages", responses=streamed(ChatCompletion, "the answers")
+    )
     async def chat(request: fastapi.Request, body: ChatBody):
         here = begin(request, body)
         card = here.backend.card

@@ -11,7 +11,8 @@ from crucible.engine.events import Result
 from crucible.model.tokenizer import Tokenizer
 from crucible.numerics.checks import whole
 from crucible.service.failure import Refusal
-from crucible.service.openai.errors import STREAMED, naming
+from crucible.service.openai.documents import Completion, streamed
+from crucible.service.openai.errors import naming
 from crucible.service.openai.logprobs import TOP, LegacyLogprobs
 from crucible.service.openai.plan import Wish, begin, encode, plan, reply_id
 from crucible.service.openai.schemas import CompletionBody
@@ -23,7 +24,9 @@ MAX_TOKENS = 16
 def add(routes: APIRouter) -> None:
     """The route of completions."""
 
-    @routes.post("/v1/completions", responses=STREAMED)
+    @routes.post(
+        "/v1/completions", summary="Continue prompts", responses=streamed(Completion, "the continuations")
+    )
     async def complete(request: fastapi.Request, body: CompletionBody):
         here = begin(request, body)
         _refuse_search(body)

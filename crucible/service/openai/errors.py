@@ -39,7 +39,6 @@ _STATUSES = {
     503: "the engine is loading, stopping or dead",
 }
 RESPONSES = {status: {"model": ErrorReply, "description": text} for status, text in _STATUSES.items()}
-STREAMED = {200: {"content": {"application/json": {}, "text/event-stream": {}}, "description": "the reply"}}
 
 
 def error_body(failure: Failure, request_id: str) -> dict:

@@ -4,6 +4,7 @@ import fastapi
 from fastapi import APIRouter
 
 from crucible.service.failure import Refusal
+from crucible.service.openai.documents import ModelCard, ModelList
 from crucible.service.sse import json_reply
 from crucible.service.state import Service, service
 
@@ -11,11 +12,11 @@ from crucible.service.state import Service, service
 def add(routes: APIRouter) -> None:
     """The routes of the list and of one model."""
 
-    @routes.get("/v1/models")
+    @routes.get("/v1/models", summary="List models", responses={200: {"model": ModelList}})
     async def list_models(request: fastapi.Request):
         return json_reply({"object": "list", "data": [_described(service(request))]})
 
-    @routes.get("/v1/models/{name:path}")
+    @routes.get("/v1/models/{name:path}", summary="Find a model", responses={200: {"model": ModelCard}})
     async def get_model(request: fastapi.Request, name: str):
         here = service(request)
         refuse_other_model(here, name)

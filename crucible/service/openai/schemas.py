@@ -1,10 +1,26 @@
-"""Bodies of this face's requests, field by field; `unsupported` holds what only has a neutral value."""
+"""Bodies of this face's requests, field by field; what only has a neutral value is listed in `unsupported`.
+
+Types are checked here and are a 422 where they are wrong; ranges are told here and checked by the engine.
+"""
 
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from crucible.sampling.params import SAMPLERS, SEED_LIMIT
 from crucible.service.body import Body
+from crucible.service.openai.unsupported import NEUTRAL
+
+
+def _told(description: str, **schema: Any) -> Any:
+    """An optional field whose JSON schema says more than is checked here."""
+    return Field(None, description=description, json_schema_extra=schema)
+
+
+def _with_neutral_values(schema: dict[str, Any]) -> None:
+    for name, field in schema["properties"].items():
+        if name in NEUTRAL:
+            field["enum"] = [*NEUTRAL[name], None]
 
 
 class StreamOptions(Body):
@@ -20,16 +36,22 @@ class Common(Body):
     top_k, sampler, ignore_eos, stop_token_ids, digests and return_token_ids are this service's own.
     """
 
+    model_config = ConfigDict(json_schema_extra=_with_neutral_values)
+
     model: str
-    temperature: float | None = Field(None, description="0 is greedy; 1 without it")
-    top_p: float | None = Field(None, description="greater than 0, at most 1; 1 without it")
-    n: int | None = Field(None, description="choices a prompt; choice i uses seed + i")
-    seed: int | None = Field(None, description="64 bits; without it one is drawn, and reported as `seed`")
-    stop: str | list[str] | None = Field(None, description="at most 4 texts of 1 to 256 characters")
+    temperature: float | None = _told("0 is greedy; 1 without it", minimum=0)
+    top_p: float | None = _told("1 without it", exclusiveMinimum=0, maximum=1)
+    n: int | None = _told("choices a prompt; choice i uses seed + i", minimum=1, maximum=128)
+    seed: int | None = _told(
+        "without it one is drawn, and reported as `seed`", minimum=0, maximum=SEED_LIMIT - 1
+    )
+    stop: str | list[str] | None = _told(
+        "1 to 4 texts of 1 to 256 characters, which end the text", maxItems=4, minLength=1, maxLength=256
+    )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    top_k: int | None = Field(None, description="the k likeliest tokens; 0, all of them, without it")
-    sampler: str | None = Field(None, description="inverse-cdf (without it) or gumbel-id")
+    top_k: int | None = _told("the k likeliest tokens; 0, all of them, without it", minimum=0)
+    sampler: str | None = _told("inverse-cdf without it", enum=[*SAMPLERS, None])
     ignore_eos: bool | None = Field(None, description="go on after the model's own end tokens")
     stop_token_ids: list[int] | None = Field(None, description="token ids that end the text as well")
     digests: bool | None = Field(None, description="report the digest of each step's logits")
@@ -41,13 +63,13 @@ class Common(Body):
 
 
 class CompletionBody(Common):
-    """POST /v1/completions: a prompt is text or token ids; a list of prompts is answered prompt by prompt."""
+    """A prompt is text or token ids; a list of prompts is answered prompt by prompt, n choices each."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
-    max_tokens: int | None = Field(None, description="16 without it")
-    logprobs: int | None = Field(None, description="0 to 20 likeliest tokens beside the chosen one")
+    max_tokens: int | None = _told("16 without it", minimum=1)
+    logprobs: int | None = _told("likeliest tokens beside the chosen one", minimum=0, maximum=20)
     echo: bool | None = None
-    best_of: int | None = None
+    best_of: int | None = Field(None, description="n, if it is given at all")
     suffix: Any = None
 
 
@@ -63,6 +85,8 @@ class Part(Body):
 class Message(Body):
     """One message; its content is text or a list of text parts, which are joined by line feeds."""
 
+    model_config = ConfigDict(json_schema_extra=_with_neutral_values)
+
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Part] | None = None
     name: str | None = None
@@ -75,13 +99,13 @@ class Message(Body):
 
 
 class ChatBody(Common):
-    """POST /v1/chat/completions: messages, oldest first."""
+    """Messages, oldest first, to be answered."""
 
-    messages: list[Message]
-    max_completion_tokens: int | None = Field(None, description="all that fit without it")
-    max_tokens: int | None = Field(None, description="the older name of max_completion_tokens")
+    messages: list[Message] = Field(json_schema_extra={"minItems": 1})
+    max_completion_tokens: int | None = _told("all that fit without it", minimum=1)
+    max_tokens: int | None = _told("the older name of max_completion_tokens", minimum=1)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, description="0 to 20; needs logprobs")
+    top_logprobs: int | None = _told("needs logprobs", minimum=0, maximum=20)
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

@@ -8,7 +8,7 @@ from crucible.service.body import Body
 from crucible.service.failure import Refusal
 
 # Field -> values that change nothing, the plainest first; null always is one.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
+NEUTRAL: dict[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "logit_bias": ({},),
@@ -38,7 +38,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 def refuse_unsupported(body: Body, where: str = "") -> None:
     """Refusal 400 naming the first field of `body` whose value would have to change the reply."""
-    for name, neutral in _NEUTRAL.items():
+    for name, neutral in NEUTRAL.items():
         value = getattr(body, name, None)
         if value is None or any(value == n and type(value) in _types(n) for n in neutral):
             continue

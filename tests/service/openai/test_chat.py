@@ -164,7 +164,7 @@ def test_a_reply_parses_without_coercion(http):
 
 
 def test_usage_counts_the_prompt_once(chat, prompt_of):
-    usage = chat("Hello", n=3, max_tokens=4).usage
+    usage = chat("Hello", n=3, max_tokens=4, extra_body={"ignore_eos": True}).usage
     assert (usage.prompt_tokens, usage.completion_tokens) == (len(prompt_of("Hello")), 12)
 
 

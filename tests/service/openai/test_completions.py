@@ -84,7 +84,7 @@ def test_a_reply_parses_without_coercion(http):
 
 
 def test_usage_counts_each_prompt_once(complete, tiny):
-    usage = complete(["To be", "or not"], n=3, max_tokens=4).usage
+    usage = complete(["To be", "or not"], n=3, max_tokens=4, extra_body={"ignore_eos": True}).usage
     assert usage.prompt_tokens == len(tiny.encode("To be")) + len(tiny.encode("or not"))
     assert usage.completion_tokens == 2 * 3 * 4
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens

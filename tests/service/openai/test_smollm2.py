@@ -9,8 +9,8 @@ import openai
 import pytest
 
 from crucible.model.card import Card
-from crucible.model.model import open_checkpoint
 from crucible.model.fetch import fetch
+from crucible.model.model import open_checkpoint
 
 EXTRA = {"ignore_eos": True, "digests": True, "return_token_ids": True}
 
