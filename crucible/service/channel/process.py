@@ -56,7 +56,7 @@ class EngineProcess:
         self._last: protocol.Fatal | protocol.Stopped | None = None
         self._folder = tempfile.mkdtemp(prefix="crucible-")  # nobody else may enter it
         self._context = zmq.Context()
-        self._readers: list[int] = []
+        self._outbox: list[bytes] = []
         try:
             self._commands = unbounded(self._context, zmq.PUSH)
             self._commands.connect(self._address(COMMANDS))  # what is sent waits until the child listens
@@ -76,7 +76,7 @@ class EngineProcess:
         self._loop.add_reader(self._news.fileno(), self._read)
         self._ended = self._loop.create_future()
         threading.Thread(target=self._watch, name="crucible-watch", daemon=True).start()
-        self._commands.send(protocol.encode(load))
+        self.send(load)
 
     def _address(self, name: str) -> str:
         path = os.path.join(self._folder, name)
@@ -94,8 +94,14 @@ class EngineProcess:
         return not self._ended.done()
 
     def send(self, message: protocol.Message) -> None:
-        """Send a message; to a process that has just ended it is lost, and `died` will tell."""
-        self._commands.send(protocol.encode(message), zmq.DONTWAIT)
+        """Send a message; to a process that has just ended it is lost, and `died` will tell.
+
+        What one turn of the loop sends goes out together, so that requests which came together reach the
+        engine between the same two steps.
+        """
+        if not self._outbox:
+            self._loop.call_soon(self._flush)
+        self._outbox.append(protocol.encode(message))
 
     def kill(self) -> None:
         """End the process at once."""
@@ -105,14 +111,20 @@ class EngineProcess:
         """Wait for the end of the process; `died` was called by then."""
         await asyncio.shield(self._ended)
 
+    def _flush(self) -> None:
+        if self.alive:
+            self._commands.send_multipart(self._outbox, zmq.DONTWAIT)
+        self._outbox = []
+
     def _read(self) -> None:
         # zmq's descriptor tells of changes only: all that is there must be read.
         with contextlib.suppress(zmq.Again):
             while True:
-                message = protocol.decode_from_engine(self._news.recv(zmq.DONTWAIT))
-                if isinstance(message, protocol.Fatal | protocol.Stopped):
-                    self._last = message
-                self._hear(message)
+                for frame in self._news.recv_multipart(zmq.DONTWAIT):
+                    message = protocol.decode_from_engine(frame)
+                    if isinstance(message, protocol.Fatal | protocol.Stopped):
+                        self._last = message
+                    self._hear(message)
 
     def _watch(self) -> None:
         """A thread that waits for the process, whatever its end is."""

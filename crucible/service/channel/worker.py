@@ -56,6 +56,8 @@ class Service:
         self._answers = speaker(context, folder)
         self._handles: dict[int, Handle] = {}
         self._ended: list[int] = []  # keys that the engine's thread heard the end of
+        self._replies: list[bytes] = []
+        self._drain_for: float | None = None  # seconds, once told to end
 
     def hear(self, news: list) -> None:
         """The engine's listener: one message a step."""
@@ -66,9 +68,9 @@ class Service:
     def serve(self) -> None:
         """Answer until Shutdown, then close the engine."""
         try:
-            while not isinstance(command := self._next(), protocol.Shutdown):
-                self._answer(command)
-            self._drain(command.drain)
+            while self._drain_for is None:
+                self._take()
+            self._drain(self._drain_for)
         except zmq.ContextTerminated:
             pass  # the engine failed, and the process ends
         except Exception as error:
@@ -79,15 +81,22 @@ class Service:
             self._answers.close()
             self.engine.close()
 
-    def _next(self) -> protocol.ToEngine:
-        return protocol.decode_to_engine(self._commands.recv())
+    def _take(self) -> None:
+        """Answer the commands that came together, all before any reply is sent: a send lets the engine's
+        thread run, which would start its step without the rest."""
+        for frame in self._commands.recv_multipart():
+            self._answer(protocol.decode_to_engine(frame))
+        self._forget()
+        if self._replies:
+            self._answers.send_multipart(self._replies, zmq.DONTWAIT)
+            self._replies = []
 
     def _say(self, message: protocol.Message) -> None:
-        self._answers.send(encode(message), zmq.DONTWAIT)
+        self._replies.append(encode(message))
 
-    def _answer(self, command: protocol.ToEngine, draining: bool = False) -> None:
+    def _answer(self, command: protocol.ToEngine) -> None:
         match command:
-            case protocol.Submit() if draining:
+            case protocol.Submit() if self._drain_for is not None:
                 self._say(protocol.Refused(command.id, "EngineStopped", "the engine is shutting down"))
             case protocol.Submit():
                 self._submit(command)
@@ -99,7 +108,8 @@ class Service:
                 stats = self.engine.stats()
                 stats = stats if command.timeline else replace(stats, timeline=())
                 self._say(protocol.StatsReply(command.id, stats))
-        self._forget()
+            case protocol.Shutdown():
+                self._drain_for = command.drain
 
     def _submit(self, command: protocol.Submit) -> None:
         try:
@@ -120,7 +130,7 @@ class Service:
         until = time.monotonic() + seconds
         while self._handles and self.engine.stats().failure is None:
             if self._commands.poll(_WAIT):
-                self._answer(self._next(), draining=True)
+                self._take()
             self._forget()
             if time.monotonic() >= until:
                 for handle in self._handles.values():
