@@ -14,7 +14,7 @@ from crucible.service.openai.documents import ChatCompletion, streamed
 from crucible.service.openai.errors import naming
 from crucible.service.openai.logprobs import TOP, chat_logprobs
 from crucible.service.openai.messages import encode_messages
-from crucible.service.openai.plan import Wish, begin, plan, reply_id
+from crucible.service.openai.plan import Wish, begin, plan
 from crucible.service.openai.schemas import ChatBody
 from crucible.service.openai.streaming import reply
 
@@ -31,7 +31,7 @@ def add(routes: APIRouter) -> None:
         ids = await encode_messages(card, body)
         limit_param, max_tokens = _limit(body)
         wish = Wish("messages", limit_param, max_tokens, _logprobs(body))
-        planned = plan(here, body, [ids], wish, reply_id(request, "chatcmpl"))
+        planned = await plan(request, body, [ids], wish, "chatcmpl")
         return await reply(request, planned, _Chat(card))
 
 

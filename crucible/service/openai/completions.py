@@ -14,7 +14,7 @@ from crucible.service.failure import Refusal
 from crucible.service.openai.documents import Completion, streamed
 from crucible.service.openai.errors import naming
 from crucible.service.openai.logprobs import TOP, LegacyLogprobs
-from crucible.service.openai.plan import Wish, begin, encode, plan, reply_id
+from crucible.service.openai.plan import Wish, begin, encode, plan
 from crucible.service.openai.schemas import CompletionBody
 from crucible.service.openai.streaming import reply
 
@@ -41,7 +41,7 @@ def add(routes: APIRouter) -> None:
         ]
         max_tokens = MAX_TOKENS if body.max_tokens is None else body.max_tokens
         wish = Wish("prompt", "max_tokens", max_tokens, logprobs)
-        planned = plan(here, body, ids, wish, reply_id(request, "cmpl"))
+        planned = await plan(request, body, ids, wish, "cmpl")
         echoes = None
         if body.echo:
             texts = [one if isinstance(one, str) else card.decode(one) for one in prompts]

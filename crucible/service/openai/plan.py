@@ -14,6 +14,7 @@ from crucible.model.card import Card
 from crucible.numerics.checks import whole
 from crucible.numerics.contract import PAGE_SIZE
 from crucible.sampling.params import SEED_LIMIT
+from crucible.service.admit import checked
 from crucible.service.failure import Refusal
 from crucible.service.openai.errors import naming
 from crucible.service.openai.models import refuse_other_model
@@ -57,11 +58,6 @@ def begin(request: fastapi.Request, body: Common) -> Service:
     return here
 
 
-def reply_id(request: fastapi.Request, prefix: str) -> str:
-    """The reply's id: that of the request, which the log has, behind a prefix."""
-    return f"{prefix}-{request.state.tally.request_id.removeprefix('req_')}"
-
-
 async def encode(encoder: Callable[[Any], list[int]], prompt: Any, characters: int, param: str) -> list[int]:
     """Token ids of a prompt of so many characters; an InputError names `param`."""
     with naming(param):
@@ -70,35 +66,40 @@ async def encode(encoder: Callable[[Any], list[int]], prompt: Any, characters: i
         return await asyncio.to_thread(encoder, prompt)
 
 
-def plan(here: Service, body: Common, prompts: Sequence[Sequence[int]], wish: Wish, id: str) -> Plan:
+async def plan(
+    request: fastapi.Request, body: Common, prompts: Sequence[Sequence[int]], wish: Wish, prefix: str
+) -> Plan:
     """Checked requests of all choices; Refusal 400 that names the field of the first rule that one breaks."""
+    here = service(request)
+    n = _choices(here, body, len(prompts))
+    seed, ready = body.seed, []
+    for prompt in prompts:
+        first = await _check(request, _request(here, body, prompt, seed, wish), wish)
+        seed = first.params.seed
+        seeds = ((seed + i) % SEED_LIMIT for i in range(n))
+        ready += [replace(first, params=replace(first.params, seed=one)) for one in seeds]
+    id = f"{prefix}-{request.state.tally.request_id.removeprefix('req_')}"
+    return Plan(body, here.backend.card, ready, n, seed, id, int(time.time()))
+
+
+def _choices(here: Service, body: Common, prompts: int) -> int:
     with naming("n"):
         n = whole("n", 1 if body.n is None else body.n, 1, CHOICES)
-    count, queue = n * len(prompts), here.backend.limits.queue
+    count, queue = n * prompts, here.backend.limits.queue
     if count > queue:
         message = f"{count} choices are asked for and {queue} requests may wait; ask for fewer at once"
         raise Refusal(400, message, "n", "too_many_choices")
-    seed, checked = body.seed, []
-    for prompt in prompts:
-        first = _check(here, _request(body, prompt, wish, here, seed), wish)
-        seed = first.params.seed
-        checked.append(first)
-        for i in range(1, n):
-            params = replace(first.params, seed=(seed + i) % SEED_LIMIT)
-            checked.append(replace(first, params=params))
-    return Plan(body, here.backend.card, checked, n, seed, id, int(time.time()))
+    return n
 
 
-def _request(body: Common, prompt: Sequence[int], wish: Wish, here: Service, seed: int | None) -> Request:
+def _request(here: Service, body: Common, prompt: Sequence[int], seed: int | None, wish: Wish) -> Request:
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     if len(stops) > STOPS:
-        raise Refusal(
-            400, f"{len(stops)} stop texts are too many; give at most {STOPS}", "stop", "invalid_value"
-        )
-    max_tokens = _room(here, len(prompt)) if wish.max_tokens is None else wish.max_tokens
+        message = f"{len(stops)} stop texts are too many; give at most {STOPS}"
+        raise Refusal(400, message, "stop", "invalid_value")
     return Request(
         prompt,
-        max_tokens=max_tokens,
+        max_tokens=_room(here, len(prompt)) if wish.max_tokens is None else wish.max_tokens,
         temperature=1.0 if body.temperature is None else body.temperature,
         top_k=body.top_k or 0,
         top_p=1.0 if body.top_p is None else body.top_p,
@@ -118,17 +119,18 @@ def _room(here: Service, length: int) -> int:
     return max(1, min(here.backend.card.config.context - length, pages - length + 1))
 
 
-def _check(here: Service, request: Request, wish: Wish) -> Checked:
-    vocab = here.backend.card.config.vocab
-    for token in request.stop:
-        if not 0 <= token < vocab:
-            message = f"stop_token_ids holds {token}, which is outside the vocabulary of {vocab}"
+async def _check(request: fastapi.Request, wanted: Request, wish: Wish) -> Checked:
+    config = service(request).backend.card.config
+    for token in wanted.stop:
+        if not 0 <= token < config.vocab:
+            message = f"stop_token_ids holds {token}, which is outside the vocabulary of {config.vocab}"
             raise Refusal(400, message, "stop_token_ids", "invalid_value")
     try:
-        return here.backend.check(request)
+        (one,) = await checked(request, [wanted])
+        return one
     except InputError as error:
         sentence = str(error)
-    if len(request.prompt) + request.max_tokens > here.backend.card.config.context:
+    if len(wanted.prompt) + wanted.max_tokens > config.context:
         raise Refusal(400, sentence, wish.param, "context_length_exceeded")
     raise Refusal(400, sentence, _field(sentence, wish), "invalid_value")
 

@@ -1,7 +1,8 @@
 """The two ways a reply goes out: whole, or as chunks while its choices grow."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
 import fastapi
@@ -77,23 +78,24 @@ async def _chunks(plan: Plan, shape: Shape, streams: Sequence[Counted]) -> Async
         opening = shape.opening(index)
         if opening is not None:
             yield chunk({"index": index, **opening, "logprobs": None, "finish_reason": None})
-    async for index, batch in _merged(streams):
-        tokens = [one for one in batch if isinstance(one, Token)]
-        choice = _grown(plan, shape, index, tokens)
-        if choice is not None:
-            yield chunk(choice)
-        if isinstance(batch[-1], Result):
-            results[index] = batch[-1]
-            refuse_cancelled(batch[-1])
-            yield chunk(
-                {
-                    "index": index,
-                    **shape.end(),
-                    "logprobs": None,
-                    "finish_reason": batch[-1].finish_reason,
-                    **prompt_ids(plan, index),
-                }
-            )
+    async with contextlib.aclosing(_merged(streams)) as batches:
+        async for index, batch in batches:
+            tokens = [one for one in batch if isinstance(one, Token)]
+            choice = _grown(plan, shape, index, tokens)
+            if choice is not None:
+                yield chunk(choice)
+            if isinstance(batch[-1], Result):
+                results[index] = batch[-1]
+                refuse_cancelled(batch[-1])
+                yield chunk(
+                    {
+                        "index": index,
+                        **shape.end(),
+                        "logprobs": None,
+                        "finish_reason": batch[-1].finish_reason,
+                        **prompt_ids(plan, index),
+                    }
+                )
     if with_usage:
         yield event({**head, "usage": usage(plan, [results[index] for index in range(len(streams))])})
     yield event(b"[DONE]")
@@ -116,7 +118,7 @@ def _grown(plan: Plan, shape: Shape, index: int, tokens: Sequence[Token]) -> dic
     }
 
 
-async def _merged(streams: Sequence[Counted]) -> AsyncIterator[tuple[int, list[Token | Result]]]:
+async def _merged(streams: Sequence[Counted]) -> AsyncGenerator[tuple[int, list[Token | Result]], None]:
     """(number of the stream, its batch) of all streams, as they come; raises what the first failure is."""
     if len(streams) == 1:
         async for batch in streams[0]:
