@@ -194,4 +194,6 @@ def run(
     async def main() -> int:
         return await Run(card, plan, listening, say, progress).run(ready)
 
-    return asyncio.run(main())
+    faster = uvicorn.Config(None, **SERVER).get_loop_factory()  # uvloop where it is installed
+    with asyncio.Runner(loop_factory=faster) as runner:
+        return runner.run(main())
