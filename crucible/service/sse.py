@@ -61,6 +61,7 @@ class EventStream(Response):
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._events, self._on_close, self._spell, self._patience = events, on_close, spell, patience
+        self._since: float | None = None  # when the send began that has not ended yet
 
     async def __call__(self, scope, receive, send) -> None:
         """Send the events while watching for the client to leave."""
@@ -68,7 +69,11 @@ class EventStream(Response):
         sending = asyncio.ensure_future(self._send(send, tally))
         leaving = asyncio.ensure_future(_left(receive))
         try:
-            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            # Patience is looked at now and then: a timer for each event costs a third of the event.
+            while not (sending.done() or leaving.done() or self._stuck()):
+                await asyncio.wait(
+                    (sending, leaving), timeout=self._patience / 4, return_when=asyncio.FIRST_COMPLETED
+                )
             if not sending.done():
                 raise ClientGone
             await sending
@@ -81,18 +86,25 @@ class EventStream(Response):
             await asyncio.gather(sending, leaving, return_exceptions=True)
 
     async def _send(self, send, tally: Tally) -> None:
+        clock = asyncio.get_running_loop().time
+
         async def put(message) -> None:
+            self._since = clock()
             try:
-                async with asyncio.timeout(self._patience):
-                    await send(message)
-            except (TimeoutError, OSError):
+                await send(message)
+            except OSError:
                 raise ClientGone from None
+            self._since = None
 
         async with contextlib.aclosing(self._events) as events:
             await put({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             async for part in self._spelled(events, tally):
                 await put({"type": "http.response.body", "body": part, "more_body": True})
             await put({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _stuck(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        return self._since is not None and now - self._since >= self._patience
 
     async def _spelled(self, events: AsyncIterator[bytes], tally: Tally) -> AsyncIterator[bytes]:
         try:
