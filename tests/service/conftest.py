@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import json
+import subprocess
+import sys
 import threading
 import time
 
@@ -12,6 +14,7 @@ from crucible.engine.engine import Engine
 from crucible.engine.runner import ModelRunner
 from crucible.engine.scheduler import Limits
 from crucible.gates.engine_record import tiny_model
+from crucible.model.fetch import fetch
 from crucible.model.model import Model
 from crucible.service.app import SERVER, create_app
 from crucible.service.backend import LocalBackend
@@ -155,6 +158,26 @@ def alone(tiny):
     """alone(request) -> its Result from an engine that runs nothing else: what every face must return."""
     with Engine(tiny) as engine:
         yield functools.cache(lambda request: engine.generate([request])[0])
+
+
+@pytest.fixture(scope="session")
+def smollm2_url(tmp_path_factory):
+    """Address of SmolLM2 in int8 behind `crucible serve`, in processes of its own; it ends as it is told to."""
+    fetch("smollm2")
+    port_file = tmp_path_factory.mktemp("serve") / "port"
+    options = ["--model", "smollm2", "--mode", "int8", "--device", "cpu", "--port", "0", "--pages", "64"]
+    code = "from crucible.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "serve", *options, "--port-file", str(port_file)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        process.stdout.readline()
+        assert port_file.exists(), process.communicate()
+        yield f"http://127.0.0.1:{int(port_file.read_text())}"
+        process.terminate()
+        errors = process.communicate(timeout=30)[1]
+        assert process.returncode == 0 and "0 of 64 pages in use" in errors
+    finally:
+        process.kill()
 
 
 @pytest.fixture
