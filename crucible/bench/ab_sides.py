@@ -107,17 +107,18 @@ class Side:
             try:
                 began = time.perf_counter()
                 port = _wait(process, ports, said, self.name)
-                yield Server(Target("127.0.0.1", port), time.perf_counter() - began)
+                yield Server(Target("127.0.0.1", port), time.perf_counter() - began, process.pid)
             finally:
                 _end(process)
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running service: where it listens, and the seconds that it took to start."""
+    """A running service: where it listens, the seconds that it took to start, and its process."""
 
     target: Target
     seconds: float
+    pid: int
 
 
 def _wait(process: subprocess.Popen, ports: Path, said, name: str) -> int:

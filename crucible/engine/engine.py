@@ -228,6 +228,8 @@ class Engine:
         self._inbox.append(Job(self._next_id, request, decoder, handle))
         self._live[self._next_id] = handle
         self._next_id += 1
+        totals = self._loop.totals
+        totals.queue_peak = max(totals.queue_peak, self.limits.queue - self._room())
         self._work.notify()
         return handle
 

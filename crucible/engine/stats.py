@@ -38,6 +38,7 @@ class Counters:
     decode_rows: int = 0
     tokens: int = 0
     submitted: int = 0
+    queue_peak: int = 0
     finished: int = 0
     cancelled: int = 0
     failed: int = 0

@@ -17,10 +17,12 @@ def router(metrics: Metrics) -> APIRouter:
     """The routes that are no face: /health/live, /health/ready, /metrics and /stats."""
     routes = APIRouter(tags=["service"])
 
+    @routes.head("/health/live", include_in_schema=False)
     @routes.get("/health/live", summary="Whether the process answers")
     async def live() -> Response:
         return json_reply({"status": "live"})
 
+    @routes.head("/health/ready", include_in_schema=False)
     @routes.get(
         "/health/ready",
         summary="Whether requests are taken",
@@ -75,6 +77,7 @@ def _engine(stats: Stats) -> dict[str, Any]:
     t = stats.totals
     return {
         "queue": {"waiting": stats.waiting, "running": stats.running},
+        "queue_peak": t.queue_peak,
         "pages": {
             "total": stats.pages,
             "used": stats.pages_used,

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from crucible.service.load.target import Target
@@ -160,7 +160,9 @@ class Connection:
         except OSError as error:
             raise BadReply(f"cannot connect to {self._to.url}: {error.strerror or error}") from None
 
-    def send(self, path: str, body: bytes = b"", method: str = "POST") -> float:
+    def send(
+        self, path: str, body: bytes = b"", method: str = "POST", headers: Mapping[str, str] | None = None
+    ) -> float:
         """Write the request; the time just before."""
         to = self._to
         head = [
@@ -170,6 +172,7 @@ class Connection:
             f"content-length: {len(body)}",
             "connection: close",
         ]
+        head += [f"{name}: {value}" for name, value in (headers or {}).items()]
         if to.api_key:
             head.append(f"authorization: Bearer {to.api_key}")
         data = "\r\n".join(head).encode() + b"\r\n\r\n" + body
@@ -191,16 +194,27 @@ class Connection:
         if self._line is None:
             return
         self._line.transport.abort()
-        if self._line.ended.done() and not self._line.ended.cancelled():
-            self._line.ended.exception()  # taken, so that the loop does not report it as lost
+        # What it ended with is taken, so that the loop does not report it as lost.
+        self._line.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
 
 async def fetch(to: Target, path: str) -> tuple[int, bytes]:
     """(status, body) of a GET; BadReply where there is no answer."""
+    return await _exchange(to, path, b"", "GET", {})
+
+
+async def post(to: Target, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    """(status, body) of a POST of JSON; BadReply where there is no answer."""
+    return await _exchange(to, path, body, "POST", headers)
+
+
+async def _exchange(
+    to: Target, path: str, body: bytes, method: str, headers: Mapping[str, str]
+) -> tuple[int, bytes]:
     line = Connection(to)
     try:
         await line.open()
-        line.send(path, method="GET")
+        line.send(path, body, method, headers)
         await line.finished()
         return line.reply.status, line.reply.body
     finally:
