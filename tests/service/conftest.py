@@ -162,7 +162,7 @@ def alone(tiny):
 
 @pytest.fixture(scope="session")
 def smollm2_url(tmp_path_factory):
-    """Address of SmolLM2 in int8 behind `crucible serve`, in processes of its own; it ends as it is told to."""
+    """Address of SmolLM2 in int8 behind `crucible serve`, which ends as it is told to."""
     fetch("smollm2")
     port_file = tmp_path_factory.mktemp("serve") / "port"
     options = ["--model", "smollm2", "--mode", "int8", "--device", "cpu", "--port", "0", "--pages", "64"]
