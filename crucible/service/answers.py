@@ -1,7 +1,5 @@
 """Errors as responses: in the shape of the face that a path belongs to."""
 
-import importlib
-import importlib.util
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request, Response
@@ -10,11 +8,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from crucible.errors import CrucibleError
-from crucible.service.body import refusal_of
+from crucible.service import anthropic, native, openai
+from crucible.service.complaints import refusal_of
 from crucible.service.failure import Failure, Refusal, failure_of
 from crucible.service.sse import ClientGone, json_reply
 
-FACES = ("native", "anthropic", "openai")
+# anthropic before openai: of a path that both have, its route takes only requests with its header.
+FACES = {"native": native, "anthropic": anthropic, "openai": openai}
 _NATIVE = ("/v1/generate", "/v1/tokenize", "/v1/detokenize")
 CLIENT_GONE = 499  # nobody reads it; it tells the log and the metrics why there was no reply
 
@@ -30,18 +30,13 @@ def face_of(path: str, headers) -> str:
 
 def answer(face: str, failure: Failure, request_id: str, headers: dict[str, str] | None = None) -> Response:
     """A failure as a face spells it."""
-    body = _package(face).error_body(failure, request_id)
+    body = FACES[face].error_body(failure, request_id)
     out = dict(headers or {})
     if failure.retry_after is not None:
         out["retry-after"] = str(failure.retry_after)
     if failure.status == 401:
         out["www-authenticate"] = "Bearer"
     return json_reply(body, failure.status, out)
-
-
-def _package(face: str):
-    name = f"crucible.service.{face}"
-    return importlib.import_module(name if importlib.util.find_spec(name) else "crucible.service.native")
 
 
 def install(app: FastAPI) -> None:

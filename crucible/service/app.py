@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import importlib
-import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from fastapi import FastAPI
@@ -21,12 +19,7 @@ Lifespan = Callable[[Service], AbstractAsyncContextManager]
 SERVER = {"server_header": False, "access_log": False, "log_config": None, "ws": "none"}
 
 
-def create_app(
-    backend: Backend,
-    settings: Settings,
-    lifespan: Lifespan | None = None,
-    faces: Sequence[str] = answers.FACES,
-) -> FastAPI:
+def create_app(backend: Backend, settings: Settings, lifespan: Lifespan | None = None) -> FastAPI:
     """An application over a backend; it closes the backend when it ends.
 
     `lifespan(service)` is entered when the server starts and left when it stops, before the close.
@@ -56,9 +49,7 @@ def create_app(
     app.state.service = here
     answers.install(app)
     app.include_router(health.router(metrics))
-    for face in faces:
-        name = f"crucible.service.{face}"
-        if importlib.util.find_spec(name) is not None:
-            app.include_router(importlib.import_module(name).router())
+    for face in answers.FACES.values():
+        app.include_router(face.router())
     app.add_middleware(Envelope, service=here, metrics=metrics)
     return app

@@ -55,6 +55,10 @@ class Server:
         self._thread.join(30)
         assert not self._thread.is_alive(), "the server did not stop"
 
+    def quiet(self) -> None:
+        """Wait until no reply is on its way; their lines and counts come before the next request's."""
+        wait_until(lambda: not self.service.inflight, "every reply has ended")
+
     def idle(self) -> None:
         """Wait until nothing waits or runs, then hold every page to be back."""
         wait_until(lambda: _at_rest(self.engine.stats()), "all pages are back")
@@ -75,9 +79,13 @@ def wait_until(ready, what: str, seconds: float = 20.0) -> None:
 
 
 class Gate:
-    """Holds an engine before each of its steps: `let(n)` runs n of them, `open()` all from then on."""
+    """Holds an engine before each of its steps: `let(n)` runs n of them, `open()` all from then on.
+
+    `holding` while a step waits: what it runs is planned, so what comes now waits in the queue.
+    """
 
     def __init__(self):
+        self.holding = False
         self._steps = threading.Semaphore(0)
         self._opened = threading.Event()
         self._fault: Exception | None = None
@@ -99,7 +107,9 @@ class Gate:
     def wait(self) -> None:
         """In the engine's thread, before a step."""
         if not self._opened.is_set():
+            self.holding = True
             assert self._steps.acquire(timeout=30), "the gate of the test was never opened"
+            self.holding = False
         if self._fault is not None:
             raise self._fault
 
@@ -137,6 +147,13 @@ def serving(
             gate.open()
         server.stop()
         engine.close()
+
+
+@pytest.fixture(scope="module")
+def serve_once():
+    """As `serve`, for the tests of one file together."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *args, **options: stack.enter_context(serving(*args, **options))
 
 
 @pytest.fixture
