@@ -1,7 +1,5 @@
 """SmolLM2 behind `crucible serve`, in processes of its own: the published tokens and digests, by the SDK."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +7,6 @@ import openai
 import pytest
 
 from crucible.model.card import Card
-from crucible.model.fetch import fetch
 from crucible.model.model import open_checkpoint
 
 EXTRA = {"ignore_eos": True, "digests": True, "return_token_ids": True}
@@ -23,25 +20,10 @@ def vector() -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def smollm2(tmp_path_factory):
-    """The SDK's client of a service that ends as it is told to."""
-    fetch("smollm2")
-    port_file = tmp_path_factory.mktemp("serve") / "port"
-    options = ["--model", "smollm2", "--mode", "int8", "--device", "cpu", "--port", "0", "--pages", "64"]
-    code = "from crucible.cli.main import main; main()"
-    command = [sys.executable, "-c", code, "serve", *options, "--port-file", str(port_file)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        process.stdout.readline()
-        assert port_file.exists(), process.communicate()
-        address = f"http://127.0.0.1:{int(port_file.read_text())}/v1"
-        with openai.OpenAI(base_url=address, api_key="any", max_retries=0, timeout=60) as client:
-            yield client
-        process.terminate()
-        errors = process.communicate(timeout=30)[1]
-        assert process.returncode == 0 and "0 of 64 pages in use" in errors
-    finally:
-        process.kill()
+def smollm2(smollm2_url):
+    """The SDK's client of the service."""
+    with openai.OpenAI(base_url=f"{smollm2_url}/v1", api_key="any", max_retries=0, timeout=60) as client:
+        yield client
 
 
 def test_a_chat_has_the_published_prompt_tokens_and_digests(smollm2, vector):
