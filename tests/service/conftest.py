@@ -197,6 +197,12 @@ def smollm2_url(tmp_path_factory):
         process.kill()
 
 
+@pytest.fixture(scope="session")
+def make_gate():
+    """The Gate class."""
+    return Gate
+
+
 @pytest.fixture
 def gate():
     """A closed Gate for a server's engine."""
@@ -220,7 +226,7 @@ def parse_events():
     return parse
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def until():
     """until(ready, what): poll with an end."""
     return wait_until
