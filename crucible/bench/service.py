@@ -7,8 +7,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from statistics import median
 
@@ -71,11 +72,12 @@ def served(model: str, mode: str, device: str, limits: Limits) -> Iterator[Targe
 
 
 def engine_burst(engine: Engine, asks: Sequence[Ask]) -> Burst:
-    """The requests straight through an engine, heard by a listener in its own thread."""
+    """The requests straight through an engine at their times, heard by a listener in its own thread."""
     work = [
         (key, engine.check(Request(ask.prompt, ask.max_tokens, ignore_eos=True)))
         for key, ask in enumerate(asks)
     ]
+    sent: dict[int, float] = {}
     first: dict[int, float] = {}
     results: dict[int, Result | Exception] = {}
     over = threading.Event()
@@ -91,7 +93,11 @@ def engine_burst(engine: Engine, asks: Sequence[Ask]) -> Burst:
             over.set()
 
     start = time.perf_counter()
-    engine.submit_all(work, listen)
+    for at, due in groupby(work, lambda item: asks[item[0]].at):
+        time.sleep(max(0.0, start + at - time.perf_counter()))
+        together = list(due)
+        sent |= dict.fromkeys((key for key, _ in together), time.perf_counter())
+        engine.submit_all(together, listen)
     over.wait()
     seconds = time.perf_counter() - start
     made = []
@@ -99,11 +105,11 @@ def engine_burst(engine: Engine, asks: Sequence[Ask]) -> Burst:
         if isinstance(results[key], Exception):
             raise results[key]
         made.append(results[key].tokens)
-    return Burst(sum(map(len, made)) / seconds, median(at - start for at in first.values()), made)
+    return Burst(sum(map(len, made)) / seconds, median(first[key] - sent[key] for key in sent), made)
 
 
 def service_burst(to: Target, asks: Sequence[Ask]) -> Burst:
-    """The requests over HTTP, all sent at once on open connections."""
+    """The requests over HTTP at their times, those of one time on connections that are open already."""
     samples = client.wait(client.run(to, asks, client.Log()))
     broken = [sample.error for sample in samples if not sample.good]
     if broken:
@@ -118,15 +124,16 @@ def run(
     shape: str,
     tokens: int,
     rounds: int,
+    apart: float = 0.0,
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Outcome, Outcome]:
     """(tokens a second, time to the first token) of both; `name` is what `model` was opened by.
 
-    Greedy, without prefix sharing on either side. UnavailableError where the two do not give the same
-    tokens: then there is nothing to compare.
+    Greedy, without prefix sharing on either side; each stream begins `apart` seconds after the one before.
+    UnavailableError where the two do not give the same tokens: then there is nothing to compare.
     """
     count, length = parse(shape)
-    asks = closed([length] * count, tokens, _SEED, 0)
+    asks = [replace(ask, at=i * apart) for i, ask in enumerate(closed([length] * count, tokens, _SEED, 0))]
     limits = Limits(queue=count, pages=count * (pages_for(length + tokens) + 1))
     device = model.device.name
     with (
@@ -142,6 +149,7 @@ def run(
     if any(burst.tokens != bursts["engine"][0].tokens for taken in bursts.values() for burst in taken):
         raise UnavailableError("service and engine gave other tokens, so their times compare nothing")
     title = f"{shape} on {device}, {model.name} {model.mode}, {tokens} tokens each"
+    title += f", {1000 * apart:g} ms apart" if apart else ""
     rates = _rates(title, bursts, rounds, ALLOWED.get(device))
     return rates, _times(title, bursts, rounds, ALLOWED_TTFT.get(device))
 

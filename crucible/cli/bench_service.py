@@ -19,6 +19,10 @@ def service(
         str | None, typer.Option(help="Streams x prompt tokens; default 16x32 on cpu, 16x16 on cuda.")
     ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens of each stream.")] = 64,
+    apart: Annotated[
+        float,
+        typer.Option(min=0, help="Milliseconds from one stream's beginning to the next; 0: all at once."),
+    ] = 0.0,
     rounds: Rounds = 5,
     json: Json = None,
     note: Note = "",
@@ -34,13 +38,16 @@ def service(
         parse(shape)
     loaded = load_model(model, device, mode)
     name = loaded.device.name
-    found = bench.run(model, loaded, shape or bench.SHAPES.get(name, "16x32"), tokens, rounds, say)
+    found = bench.run(
+        model, loaded, shape or bench.SHAPES.get(name, "16x32"), tokens, rounds, apart / 1000, say
+    )
     for each in found:
         typer.echo(each.text())
     if json is not None:
-        facts = {"model": loaded.name, "device": name, "tokens": tokens} | ({"note": note} if note else {})
+        facts = {"model": loaded.name, "device": name, "tokens": tokens, "ms apart": apart}
+        facts |= {"note": note} if note else {}
         claim = "tokens a second and time to the first token through the service, beside the bare engine"
-        record = outcome.to_record("service", claim, found, facts)
+        record = outcome.to_record("service" + "-apart" * bool(apart), claim, found, facts)
         typer.echo(f"record: {outcome.save(json, [dataclasses.replace(record, environment=capture(name))])}")
     if found[0].stopped:
         typer.echo("interrupted; the figures are those of the rounds that were complete", err=True)

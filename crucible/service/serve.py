@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import gc
 import ipaddress
 import logging
 import signal
@@ -125,6 +126,8 @@ class Run:
 
     async def _live(self, ready: Callable[[str], None]) -> int:
         if await self._unless_told(self._begin()):
+            gc.collect()
+            gc.freeze()  # tokenizer and routes stay: a collection that looks at them makes every stream wait
             self.service.loading = False
             ready(self.backend.ready.device)
             await self._unless_told(self.backend.gone.wait())

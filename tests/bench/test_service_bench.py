@@ -47,7 +47,7 @@ def test_what_the_service_costs_follows_from_the_samples(outcomes):
 
 
 def test_a_burst_over_http_returns_the_tokens_of_the_engine(model):
-    asks = closed([20, 5], 4, 1, 0)
+    asks = [dataclasses.replace(ask, at=0.01 * i) for i, ask in enumerate(closed([20, 5], 4, 1, 0))]
     with Engine(model, LIMITS) as engine, bench.served(TINY, "f32", "cpu", LIMITS) as to:
         here, there = bench.engine_burst(engine, asks), bench.service_burst(to, asks)
         long = dataclasses.replace(asks[0], max_tokens=5000)

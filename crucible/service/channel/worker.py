@@ -4,6 +4,7 @@
 a pipe whose other end the parent keeps open for as long as it lives.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from crucible.service.channel.protocol import Load, encode
 COMMANDS, NEWS = "commands", "news"  # sockets in the folder
 FAILED = 3  # exit code of an engine that could not load or failed
 _FLUSH = 2000  # milliseconds that last words may take
+_TURN = 0.0005  # seconds that a command waits at most for the Python of a step
 _WAIT = 20  # milliseconds between two looks at what still runs, while draining
 
 
@@ -180,6 +182,9 @@ def run(folder: str) -> int:
                 traceback.print_exc()
             commands.close()
             return fail(*protocol.spelled(error))
+        gc.collect()
+        gc.freeze()  # what a load made stays: no later collection needs to look at it
+        sys.setswitchinterval(_TURN)
         service = Service(engine, context, folder, commands, news)
         say(ready)
         thread = threading.Thread(target=service.serve, name="crucible-channel")
