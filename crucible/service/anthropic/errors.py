@@ -49,6 +49,7 @@ class ErrorReply(BaseModel):
 
 
 RESPONSES = {status: {"model": ErrorReply, "description": text} for status, text in _WHEN.items()}
+RESPONSES["default"] = {"model": ErrorReply, "description": "any other failure"}
 
 
 class AnthropicRoute(StrictRoute):

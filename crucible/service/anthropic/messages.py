@@ -9,27 +9,31 @@ from crucible.service.admit import admit, checked
 from crucible.service.anthropic.errors import sse_error
 from crucible.service.anthropic.prompt import encoded
 from crucible.service.anthropic.reply import Reply
-from crucible.service.anthropic.schemas import MessagesBody
+from crucible.service.anthropic.schemas import Answer, MessagesBody
 from crucible.service.failure import Refusal
 from crucible.service.sse import EventStream, cancel_all, json_reply, wait_or_cancel
 from crucible.service.state import service
 
 SEED_HEADER = "x-crucible-seed"
-_STREAMED = {
-    200: {"content": {"application/json": {}, "text/event-stream": {}}, "description": "the message"}
+_EVENTS = (
+    "with stream true: message_start, content_block_start, ping, content_block_delta for each piece of text, "
+    "content_block_stop, message_delta, message_stop; an `error` event ends a stream that failed"
+)
+_ANSWERED = {
+    "model": Answer,
+    "description": "the message",
+    "content": {"text/event-stream": {"schema": {"type": "string", "description": _EVENTS}}},
 }
 
 
 def add(routes: APIRouter) -> None:
     """The route."""
-    routes.post("/v1/messages", summary="Create a message", responses=_STREAMED)(create)
+    routes.post("/v1/messages", summary="Create a message", responses={200: _ANSWERED})(create)
 
 
 async def create(request: fastapi.Request, body: MessagesBody):
     """Answer a conversation; the same request with the same seed gives the same tokens on any machine."""
-    asked = await _asked(request, body)
-    (stream,) = await admit(request, [asked])
-    here = service(request)
+    here, asked = service(request), await _asked(request, body)
     reply = Reply(
         id=f"msg_{request.state.tally.request_id.removeprefix('req_')}",
         model=here.settings.model,
@@ -38,6 +42,7 @@ async def create(request: fastapi.Request, body: MessagesBody):
         request=asked,
     )
     headers = {} if reply.seed is None else {SEED_HEADER: str(reply.seed)}
+    (stream,) = await admit(request, [asked])
     if body.stream:
         streamed = EventStream(reply.events(stream), lambda: cancel_all([stream]), sse_error)
         streamed.headers.update(headers)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from crucible.engine.request import STOP_LENGTH, STOP_STRINGS
 from crucible.sampling.params import SEED_LIMIT
@@ -84,3 +84,35 @@ class MessagesBody(Prompt):
     sampler: Literal["inverse-cdf", "gumbel-id"] | None = Field(None, description="inverse-cdf without it")
     ignore_eos: bool | None = Field(None, description="go on after the model's own end tokens")
     digests: bool | None = Field(None, description="report the digest of each step's logits")
+
+
+class TextBlock(BaseModel):
+    """A part of an answer."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Usage(BaseModel):
+    """Tokens in and out; caching is not charged here, so that all of the input is input_tokens."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+class Answer(BaseModel):
+    """The assistant's message. seed, fingerprint and logits_digests are this service's own."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[TextBlock]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence"]
+    stop_sequence: str | None
+    usage: Usage
+    seed: int | None
+    fingerprint: str
+    logits_digests: list[str] | None = Field(None, description="only where digests were asked for")

@@ -39,6 +39,16 @@ def test_a_message_has_every_field_of_the_api(http, asked):
     }  # fmt: skip
 
 
+def test_the_openapi_document_describes_the_reply(http, asked):
+    from crucible.service.anthropic.schemas import Answer
+
+    reply = http.post("/v1/messages", json=asked("Hello", seed=1, digests=True)).json()
+    assert Answer.model_validate(reply).model_dump() == reply
+    described = http.get("/openapi.json").json()["paths"]["/v1/messages"]["post"]["responses"]
+    assert described["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/Answer")
+    assert "422" not in described
+
+
 def test_ids_are_those_of_the_request(ask):
     first, second = ask("Hello"), ask("Hello")
     assert first.id == first._request_id.replace("req_", "msg_") and first.id.startswith("msg_")
