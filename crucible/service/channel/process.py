@@ -20,6 +20,7 @@ from crucible.service.channel import protocol
 from crucible.service.channel.worker import COMMANDS, FAILED, NEWS, unbounded
 
 _LONGEST_PATH = 100  # bytes; a socket's name in the file system has 107
+_TOGETHER = 0.003  # seconds that a message may wait for others of the same turn of the loop
 _LAST_WORDS = 2000  # milliseconds in which what a dead process had sent must arrive
 
 
@@ -57,6 +58,7 @@ class EngineProcess:
         self._folder = tempfile.mkdtemp(prefix="crucible-")  # nobody else may enter it
         self._context = zmq.Context()
         self._outbox: list[bytes] = []
+        self._began = 0.0  # when the first of them was sent
         try:
             self._commands = unbounded(self._context, zmq.PUSH)
             self._commands.connect(self._address(COMMANDS))  # what is sent waits until the child listens
@@ -97,11 +99,15 @@ class EngineProcess:
         """Send a message; to a process that has just ended it is lost, and `died` will tell.
 
         What one turn of the loop sends goes out together, so that requests which came together reach the
-        engine between the same two steps.
+        engine between the same two steps; but none waits long for the others.
         """
+        now = self._loop.time()
         if not self._outbox:
             self._loop.call_soon(self._flush)
+            self._began = now
         self._outbox.append(protocol.encode(message))
+        if now - self._began >= _TOGETHER:
+            self._flush()
 
     def kill(self) -> None:
         """End the process at once."""
@@ -112,7 +118,7 @@ class EngineProcess:
         await asyncio.shield(self._ended)
 
     def _flush(self) -> None:
-        if self.alive:
+        if self._outbox and self.alive:
             self._commands.send_multipart(self._outbox, zmq.DONTWAIT)
         self._outbox = []
 
