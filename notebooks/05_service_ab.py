@@ -47,7 +47,7 @@ bursts = 3  # timed bursts a workload and round
 rounds = 3  # rounds, a fresh process a side each
 budgets = [128, 32]  # prefill budgets of the sweep, the control first
 caps = [16]  # chunk caps of the sweep, under the control's budget
-sweep_rounds = 2  # rounds of the sweep
+sweep_rounds = 1  # rounds of the sweep
 output_dir = ""  # folder for this run's evidence record; empty: the record is only shown
 
 # %%

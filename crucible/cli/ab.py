@@ -68,7 +68,6 @@ def register(app: typer.Typer) -> None:
         from crucible.bench.ab_sides import Side, arguments, build_at
         from crucible.bench.ab_statistics import rows
         from crucible.bench.ab_verdict import Demand, verdict
-        from crucible.cli.fetch import fetch_if_known
         from crucible.evidence import record
         from crucible.report.service_ab import text
 
@@ -83,7 +82,7 @@ def register(app: typer.Typer) -> None:
                 names, (baseline_env, candidate_env), (baseline, candidate), strict=True
             )
         ]
-        fetch_if_known(model)
+        have_model(model)
         campaign = run(sides, chosen, rounds)
         found = rows(campaign.of(names[0]), campaign.of(names[1])) if campaign.runs else []
         said = verdict(campaign, found, rounds, demands, tolerance)
@@ -106,14 +105,29 @@ def choose(quick: bool, names: list[str] | None, tokens: int | None, bursts: int
 
 
 def run(sides: list, workloads: list, rounds: int) -> Any:
-    """The campaign of all rounds, with a progress bar of bursts on stderr."""
+    """The campaign of all rounds, with a progress bar of bursts on stderr; SIGTERM ends it as Ctrl-C does."""
+    import signal
+
     from tqdm import tqdm
 
     from crucible.bench.ab_runs import Campaign
 
     total = len(sides) * rounds * sum(w.bursts + 1 for w in workloads)
-    with tqdm(total=total, unit="burst", leave=False, disable=None, file=sys.stderr) as bar:
-        return Campaign(sides, workloads).run(rounds, bar.set_description, bar.update)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # no service is left behind
+    try:
+        with tqdm(total=total, unit="burst", leave=False, disable=None, file=sys.stderr) as bar:
+            return Campaign(sides, workloads).run(rounds, bar.set_description, bar.update)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def have_model(name: str) -> None:
+    """Fetch a known model that is not here; InputError for one that no service could open."""
+    from crucible.cli.fetch import fetch_if_known
+    from crucible.model.model import open_checkpoint
+
+    fetch_if_known(name)
+    open_checkpoint(name)
 
 
 def short(attention: str) -> str:

@@ -5,7 +5,19 @@ from typing import Annotated
 
 import typer
 
-from crucible.cli.ab import Bursts, Device, Mode, Model, Quick, Rounds, Tokens, device_of, raw_path, run
+from crucible.cli.ab import (
+    Bursts,
+    Device,
+    Mode,
+    Model,
+    Quick,
+    Rounds,
+    Tokens,
+    device_of,
+    have_model,
+    raw_path,
+    run,
+)
 from crucible.cli.outputs import Json, writable
 
 EXAMPLE = """
@@ -49,7 +61,6 @@ def register(app: typer.Typer) -> None:
         """
         from crucible.bench import ab_record, sweep
         from crucible.bench.ab_sides import arguments, own_build
-        from crucible.cli.fetch import fetch_if_known
         from crucible.errors import InputError
         from crucible.evidence import record
         from crucible.report.service_sweep import text
@@ -61,7 +72,7 @@ def register(app: typer.Typer) -> None:
         chosen = sweep.workloads(quick, tokens or (8 if quick else 64), bursts or (3 if quick else 6))
         found = sweep.policies(budgets, caps)
         sides = sweep.sides(found, own_build(), arguments(model, mode, device))
-        fetch_if_known(model)
+        have_model(model)
         campaign = run(sides, chosen, rounds)
         typer.echo(text(campaign))
         if json is not None:

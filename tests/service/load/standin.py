@@ -100,7 +100,7 @@ async def main() -> None:
     for name in ("--first", "--gap"):
         parser.add_argument(name, type=float, default=0.0)
     parser.add_argument("--change", type=int)
-    asked = vars(parser.parse_args())
+    asked = vars(parser.parse_known_args()[0])  # a service has more options
     port, port_file = asked.pop("port"), asked.pop("port_file")
     url = await StandIn(**asked).start(port)
     port_file.with_suffix(".part").write_text(url.rsplit(":", 1)[1])
