@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from crucible.engine.events import EngineStopped
@@ -33,7 +34,9 @@ def router(metrics: Metrics) -> APIRouter:
         status = 200 if here.condition == "ready" else 503
         return json_reply({"status": here.condition, "why": here.why}, status)
 
-    @routes.get("/metrics", summary="Counters and histograms for Prometheus")
+    @routes.get(
+        "/metrics", summary="Counters and histograms for Prometheus", response_class=PlainTextResponse
+    )
     async def page(request: Request) -> Response:
         stats = await _stats(service(request))
         return Response(metrics.page(stats), media_type=CONTENT_TYPE_LATEST)
