@@ -14,7 +14,7 @@ from crucible.service.backend import Stream
 from crucible.service.channel import protocol
 from crucible.service.channel.process import EngineProcess, Restart
 
-_PATIENCE = 10.0  # seconds beyond its time in which an engine must end by itself
+_PATIENCE = 10.0  # seconds in which an engine must answer, or end by itself beyond its time
 
 
 class RemoteBackend:
@@ -81,7 +81,11 @@ class RemoteBackend:
 
     async def stats(self, timeline: bool = False) -> Stats:
         """As Backend.stats; with the last steps one by one only if `timeline`."""
-        return await self._ask(lambda id: protocol.StatsRequest(id, timeline))
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                return await self._ask(lambda id: protocol.StatsRequest(id, timeline))
+        except TimeoutError:
+            raise EngineStopped(f"the engine did not answer within {_PATIENCE:g} s") from None
 
     async def close(self, drain: float = 0.0) -> None:
         """End the engine: what runs has `drain` seconds, then it is cancelled; may be called twice."""

@@ -6,6 +6,7 @@ a pipe whose other end the parent keeps open for as long as it lives.
 
 import gc
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -203,10 +204,11 @@ def run(folder: str) -> int:
         context.term()  # what was said goes out first
 
 
-def _end_with_parent() -> None:
-    """End at once when stdin does: the parent is gone, and nobody is left to tell."""
+def _end_with_parent(folder: str) -> None:
+    """End at once when stdin does: the parent is gone, and nobody is left to tell or to clean up."""
     while os.read(0, 1):
         pass
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 
@@ -214,7 +216,7 @@ def main(folder: str) -> None:
     """Entry point of the process. Signals are the parent's to hear: it decides when the engine ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, name="crucible-parent", daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(folder,), name="crucible-parent", daemon=True).start()
     code = run(folder)
     sys.stderr.flush()
     os._exit(code)  # no waiting for pools or devices in whatever state a failure left them

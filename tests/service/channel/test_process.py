@@ -16,7 +16,7 @@ from crucible.engine.events import EngineStopped, Result
 from crucible.engine.request import Request
 from crucible.engine.scheduler import Limits
 from crucible.errors import InputError, UnavailableError
-from crucible.service.channel import process, protocol, worker
+from crucible.service.channel import process, protocol, remote, worker
 from crucible.service.channel.process import Restart
 
 LONG = Request("never ends", 900, ignore_eos=True)
@@ -45,9 +45,9 @@ def first_tokens(channel, stream, count: int) -> list:
 
 
 def test_a_killed_engine_fails_its_streams_and_is_replaced(open_channel, alone, until):
-    changes = []
+    changes, wanted = [], alone(LONG).tokens
     channel = open_channel(
-        restart=Restart(first=0.01), changed=lambda: changes.append(channel.backend.failure)
+        restart=Restart(first=0.5), changed=lambda: changes.append(channel.backend.failure)
     )
     backend, first = channel.backend, channel.backend.pid
     one, other = channel.submit(LONG, LONG)
@@ -57,7 +57,7 @@ def test_a_killed_engine_fails_its_streams_and_is_replaced(open_channel, alone, 
         rest, error = channel.collect(stream)
         tokens = [token.token for token in heard + rest]
         assert isinstance(error, EngineStopped) and "was killed by SIGKILL" in str(error)
-        assert tokens and tokens == alone(LONG).tokens[: len(tokens)]
+        assert tokens and tokens == wanted[: len(tokens)]
     with pytest.raises(EngineStopped, match="killed by SIGKILL; a new one starts"):
         channel.submit(SHORT)
     until(lambda: backend.failure is None and backend.restarts == 1, "another engine runs")
@@ -121,7 +121,8 @@ def test_the_engine_ends_with_a_parent_that_was_killed(until, tmp_path):
         "from crucible.service.channel.protocol import Load\n"
         "async def main():\n"
         "    load = Load('synthetic-2x64', 'cpu', 'f32', Limits())\n"
-        "    one = EngineProcess(load, lambda m: print(type(m).__name__, one.pid, flush=True), print)\n"
+        "    say = lambda m: print(type(m).__name__, one.pid, one._folder, flush=True)\n"
+        "    one = EngineProcess(load, say, print)\n"
         "    await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
     )
@@ -129,12 +130,24 @@ def test_the_engine_ends_with_a_parent_that_was_killed(until, tmp_path):
     try:
         name = ""
         while name != "Ready":
-            name, pid = parent.stdout.readline().split()
+            name, pid, folder = parent.stdout.readline().split()
         assert is_running(int(pid))
     finally:
         parent.kill()
         parent.communicate()
     until(lambda: not is_running(int(pid)), "the engine's process ends")
+    assert not Path(folder).exists()
+
+
+def test_an_engine_that_does_not_answer_is_told_from_one_that_does(open_channel, monkeypatch):
+    channel = open_channel()
+    monkeypatch.setattr(remote, "_PATIENCE", 0.05)
+    os.kill(channel.backend.pid, signal.SIGSTOP)
+    with pytest.raises(EngineStopped, match=r"did not answer within 0\.05 s"):
+        channel.stats()
+    os.kill(channel.backend.pid, signal.SIGCONT)
+    monkeypatch.undo()
+    assert channel.stats().pages_used == 0
 
 
 @pytest.fixture
