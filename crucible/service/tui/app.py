@@ -68,7 +68,7 @@ class ChatApp(App[CrucibleError]):
         self.box, self.note = MessageBox(), Note()
         self._head = Head(source.name, source.place)
         self._opened_with = (transcript, replay)
-        self._save_to = save
+        self.save_to = save
         self._wide: bool | None = None
 
     def compose(self) -> ComposeResult:
@@ -148,7 +148,7 @@ class ChatApp(App[CrucibleError]):
     async def action_new_chat(self) -> None:
         """Forget everything that was said."""
         await self.talk.clear()
-        self._save_to = None
+        self.save_to = None
         self.note.say("new chat")
         self.box.focus()
 
@@ -179,14 +179,14 @@ class ChatApp(App[CrucibleError]):
         """Write the chat as JSON."""
         if self._chosen() is None or not self._free():
             return
-        if self._save_to is None:
-            self._save_to = Path(f"chat-{datetime.datetime.now():%Y%m%d-%H%M%S}.json")
+        if self.save_to is None:
+            self.save_to = Path(f"chat-{datetime.datetime.now():%Y%m%d-%H%M%S}.json")
         try:
-            self.talk.conversation.transcript.save(self._save_to)
+            self.talk.conversation.transcript.save(self.save_to)
         except CrucibleError as error:
             self.note.say(str(error), error=True)
             return
-        self.note.say(f"saved to {self._save_to}")
+        self.note.say(f"saved to {self.save_to}")
 
     def action_choose(self, step: int) -> None:
         """Focus the next or the previous answer; below the last one comes the message."""

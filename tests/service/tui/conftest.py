@@ -5,6 +5,9 @@ import contextlib
 
 import pytest
 
+from crucible.engine.engine import Engine
+from crucible.engine.runner import ModelRunner
+from crucible.engine.scheduler import Limits
 from crucible.service.backend import LocalBackend
 from crucible.service.tui.app import ChatApp
 from crucible.service.tui.local import LocalSource
@@ -21,12 +24,16 @@ class Stage:
     async def press(self, *keys: str) -> None:
         """Press keys, one after the other."""
         await self.pilot.press(*keys)
-        await self.pilot.pause()
+        await self.shown()
 
     async def settle(self) -> None:
         """Wait until nothing runs and everything is shown."""
         await self.app.talk.rest()
-        await self.pilot.pause()
+        await self.shown()
+
+    async def shown(self) -> None:
+        """Wait until every message of the app was handled."""
+        await self.pilot.pause(0)
 
     async def send(self, text: str) -> None:
         """Write a message and press Enter."""
@@ -42,12 +49,9 @@ class Stage:
 
     async def until(self, ready) -> None:
         """Give the app its turn until `ready` is true."""
-        for _ in range(2000):
-            if ready():
-                return
-            await asyncio.sleep(0.002)
-            await self.pilot.pause()
-        raise AssertionError("it did not come about")
+        async with asyncio.timeout(60):
+            while not ready():
+                await asyncio.sleep(0.005)
 
     @property
     def note(self) -> str:
@@ -119,18 +123,54 @@ def engine_source(tiny_server):
     tiny_server.idle()
 
 
+class Alone:
+    """An engine without a server: `engine`, and `idle` as a Server has it."""
+
+    def __init__(self, engine: Engine, until):
+        self.engine, self._until = engine, until
+
+    def idle(self) -> None:
+        """Wait until nothing runs and no page is held."""
+
+        def rest() -> bool:
+            stats = self.engine.stats()
+            free = stats.pages_free + stats.pages_cached == stats.pages
+            return free and not (stats.waiting or stats.running or stats.pages_used)
+
+        self._until(rest, "all pages are back")
+
+
+class Held(ModelRunner):
+    """Waits at a gate before each step."""
+
+    def __init__(self, model, limits: Limits, gate):
+        super().__init__(model, limits.pages, limits.decode_batch)
+        self._gate = gate
+
+    def run(self, parts):
+        self._gate.wait()
+        return super().run(parts)
+
+
 @pytest.fixture
-def held(kind, serve, tiny, gate):
-    """(source of each kind, gate before each step of its engine, its server)."""
-    server = serve(tiny, gate=gate)
+def held_engine(tiny, gate, until):
+    """(source over an engine, gate before each of its steps, the engine as an Alone)."""
+    limits = Limits(pages=128)
+    with Engine(tiny, limits, runner=Held(tiny, limits, gate)) as engine:
+        alone = Alone(engine, until)
+        yield source_over(alone, "engine"), gate, alone
+        gate.open()
+        alone.idle()
+
+
+@pytest.fixture
+def held(kind, request):
+    """As `held_engine`, for sources of each kind; behind a service the last one is its Server."""
+    if kind == "engine":
+        return request.getfixturevalue("held_engine")
+    gate = request.getfixturevalue("gate")
+    server = request.getfixturevalue("serve")(request.getfixturevalue("tiny"), gate=gate)
     return source_over(server, kind), gate, server
-
-
-@pytest.fixture
-def held_engine(serve, tiny, gate):
-    """As `held`, over the engine itself."""
-    server = serve(tiny, gate=gate)
-    return source_over(server, "engine"), gate, server
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The sampling panel takes what keeps its rule, and names the rule where a value breaks it."""
 
 import pytest
+from textual.widgets import Select
 
 from crucible.service.tui.source import Sampling
 
@@ -31,16 +32,16 @@ RIGHT = [
 
 async def type_into(stage, name: str, text: str) -> None:
     field = stage.app.panel.query_one(f"#{name}")
-    field.value = ""
+    field.value = text[:-1]
     field.focus()
-    await stage.press(*text)
+    await stage.press("end", *text[-1:])
 
 
 def test_every_wrong_value_is_named_in_its_place_and_nothing_is_asked(play, engine_source):
     async def scene(stage):
         for name, text, rule in WRONG:
             stage.app.panel.query_one(f"#{name}").value = text
-            await stage.pilot.pause()
+            await stage.shown()
             field = stage.app.panel.query_one(f"#field-{name}")
             assert field.has_class("-wrong") and rule in field.rule, (name, text, field.rule)
             assert getattr(stage.app.panel.sampling, name) == getattr(Sampling(), name), "it was taken"
@@ -50,7 +51,7 @@ def test_every_wrong_value_is_named_in_its_place_and_nothing_is_asked(play, engi
             assert stage.app.focused.id == name, "the wrong field has the cursor"
             before = getattr(Sampling(), name)
             stage.app.panel.query_one(f"#{name}").value = "" if before is None else str(before)
-            await stage.pilot.pause()
+            await stage.shown()
             assert not field.has_class("-wrong")
 
     play(engine_source, scene, sampling=Sampling())
@@ -58,42 +59,20 @@ def test_every_wrong_value_is_named_in_its_place_and_nothing_is_asked(play, engi
 
 def test_every_right_value_is_that_of_the_next_request(play, engine_source):
     async def scene(stage):
+        panel = stage.app.panel
         for name, text, value in RIGHT:
             await type_into(stage, name, text)
-            assert getattr(stage.app.panel.sampling, name) == value and stage.app.panel.problem is None
+            assert getattr(panel.sampling, name) == value and panel.problem is None
+        panel.query_one(Select).value = "gumbel-id"
+        panel.query_one("#system").insert("Be brief.")
+        await stage.shown()
         turn = (await stage.say("Hello")).turn
         assert turn.sampling.temperature == 0.25 and turn.sampling.top_k == 40 and turn.sampling.top_p == 0.5
-        assert len(turn.tokens) <= 7
-
-    play(engine_source, scene)
-
-
-def test_the_sampler_is_that_of_the_next_request(play, engine_source, tiny, alone):
-    from textual.widgets import Select
-
-    async def scene(stage):
-        stage.app.panel.query_one(Select).value = "gumbel-id"
-        await stage.pilot.pause()
-        turn = (await stage.say("Hello")).turn
-        assert turn.sampling.sampler == "gumbel-id" and turn.fingerprint == tiny.fingerprint("gumbel-id")
-
-    play(engine_source, scene)
-
-
-def test_greedy_says_what_it_leaves_idle(play, engine_source):
-    async def scene(stage):
-        hint = stage.app.panel.query_one("#hint")
+        assert turn.sampling.sampler == "gumbel-id" and turn.system == "Be brief." and len(turn.tokens) <= 7
+        hint = panel.query_one("#hint")
         assert not hint.display
         await type_into(stage, "temperature", "0")
-        assert hint.display and "seed" in str(hint.content)
-
-    play(engine_source, scene)
-
-
-def test_the_system_message_is_read_when_a_message_is_sent(play, engine_source):
-    async def scene(stage):
-        stage.app.panel.query_one("#system").insert("Be brief.")
-        assert (await stage.say("Hello")).turn.system == "Be brief."
+        assert hint.display and "seed" in str(hint.content), "greedy says what it leaves idle"
 
     play(engine_source, scene)
 

@@ -1,19 +1,32 @@
 """What goes wrong with a service is one line above the message, the message stays, and the chat goes on."""
 
-import contextlib
+import asyncio
 import socket
 
 import httpx
 import pytest
 
 from crucible.engine.scheduler import Limits
-from crucible.errors import InputError, UnsupportedError
+from crucible.errors import InputError, UnavailableError, UnsupportedError
 from crucible.service.state import Settings
+from crucible.service.tui.conversation import Conversation
 from crucible.service.tui.local import LocalSource
 from crucible.service.tui.remote import RemoteSource
-from crucible.service.tui.source import Sampling
+from crucible.service.tui.source import About, Sampling
 
 LONG = Sampling(temperature=1.0, seed=3, max_tokens=24)
+
+
+def opened(source) -> About:
+    """What a source says of itself."""
+
+    async def main() -> About:
+        try:
+            return await source.open(lambda done, total: None)
+        finally:
+            await source.close()
+
+    return asyncio.run(main())
 
 
 def free_port() -> int:
@@ -37,18 +50,15 @@ def test_a_service_that_is_down_is_named_and_asked_again_with_the_next_message(p
     play(source, scene)
 
 
-def test_a_wrong_key_is_told_and_the_right_one_answers(play, serve, tiny):
+def test_a_wrong_key_is_told_and_the_right_one_opens(play, serve, tiny):
     server = serve(tiny, settings=Settings("tiny", api_key="sesame"))
 
     async def refused(stage):
         assert "--api-key" in stage.note and "CRUCIBLE_API_KEY" in stage.note
         assert "sesam!" not in stage.note and stage.app.talk.conversation is None
 
-    async def answered(stage):
-        assert (await stage.say("Hello")).turn.tokens
-
     play(RemoteSource(server.url, "sesam!"), refused)
-    play(RemoteSource(server.url, "sesame"), answered)
+    assert opened(RemoteSource(server.url, "sesame")).model == "tiny"
 
 
 def test_a_full_queue_says_when_to_come_again(play, serve, tiny, gate):
@@ -113,58 +123,54 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_something_that_is_no_crucible_service_is_one_sentence(play, case):
+def test_something_that_is_no_crucible_service_is_one_sentence(case):
     answer, sentence = BAD[case]
-
-    async def scene(stage):
-        assert sentence in stage.note and "\n" not in stage.note
-
-    play(RemoteSource("http://nowhere.invalid", transport=httpx.MockTransport(answer)), scene)
+    with pytest.raises(UnavailableError) as caught:
+        opened(RemoteSource("http://nowhere.invalid", transport=httpx.MockTransport(answer)))
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_stream_that_breaks_off_is_a_failed_answer(play):
+def test_a_stream_that_breaks_off_is_a_failed_answer():
     part = 'event: tokens\ndata: {"index": 0, "tokens": [65, 66], "text": "AB"}\n\n'
+    replies = {
+        "/v1/models": {"json": {"data": [{"id": "m", "context": 64, "chat": True}]}},
+        "/stats": {"json": {"limits": {"pages": 100}}},
+        "/v1/tokenize": {"json": {"tokens": [1], "count": 1}},
+        "/v1/generate": {"text": part},
+    }
+    answer = httpx.MockTransport(lambda request: httpx.Response(200, **replies[request.url.path]))
 
-    def answer(request):
-        match request.url.path:
-            case "/v1/models":
-                return httpx.Response(200, json={"data": [{"id": "m", "context": 64, "chat": True}]})
-            case "/stats":
-                return httpx.Response(200, json={"limits": {"pages": 100}})
-            case "/v1/tokenize":
-                return httpx.Response(200, json={"tokens": [1], "count": 1})
-        return httpx.Response(200, text=part)
-
-    async def scene(stage):
-        turn = (await stage.say("Hello")).turn
+    async def scene():
+        source = RemoteSource("http://nowhere.invalid", transport=answer)
+        chat = Conversation.new(source, await source.open(lambda done, total: None))
+        turn = await chat.begin("Hello", None, LONG)
+        with pytest.raises(UnavailableError, match="before its end"):
+            [piece async for piece in chat.answer(turn)]
         assert turn.text == "AB" and turn.tokens == [65, 66] and turn.finish_reason == "failed"
-        assert "before its end" in stage.note
+        await source.close()
 
-    play(RemoteSource("http://nowhere.invalid", transport=httpx.MockTransport(answer)), scene)
-
-
-def without_template(model):
-    """The model with no chat template, for as long as the context lasts."""
-
-    @contextlib.contextmanager
-    def changed():
-        template, model.chat_template = model.chat_template, None
-        try:
-            yield
-        finally:
-            model.chat_template = template
-
-    return changed()
+    asyncio.run(scene())
 
 
-def test_a_model_without_a_chat_template_ends_the_chat_and_names_completions(play, source, tiny):
-    async def gone(stage):
+@pytest.fixture
+def without_template(tiny):
+    """The tiny model has no chat template for this test."""
+    template, tiny.chat_template = tiny.chat_template, None
+    yield
+    tiny.chat_template = template
+
+
+def test_a_model_without_a_chat_template_is_refused_by_every_source(source, without_template):
+    with pytest.raises(UnsupportedError, match=r"model tiny has no chat template.*completions"):
+        opened(source)
+
+
+def test_a_model_without_a_chat_template_ends_the_chat(play, engine_source, without_template):
+    async def scene(stage):
         await stage.until(lambda: stage.app.return_value is not None)
 
-    with without_template(tiny):
-        app = play(source, gone, opened=False)
+    app = play(engine_source, scene, opened=False)
     assert app.return_code == 2 and isinstance(app.return_value, UnsupportedError)
-    assert "has no chat template" in str(app.return_value) and "completions" in str(app.return_value)
 
 
 def test_the_model_loads_with_its_progress_told(play):

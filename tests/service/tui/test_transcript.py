@@ -65,28 +65,33 @@ def test_a_chat_is_saved_and_read_with_all_that_decides_its_tokens(play, engine_
     assert transcript.turns[2].sampling.seed is None and transcript.turns[2].system == "Brief."
 
 
-def test_a_loaded_chat_goes_on_as_if_it_had_never_stopped(play, source, tiny, alone, saved):
-    transcript, sampling = load(saved), Sampling(temperature=1.0, seed=9, max_tokens=12)
+def test_a_loaded_chat_goes_on_as_if_it_had_never_stopped(source, tiny, alone, saved):
+    sampling = Sampling(temperature=1.0, seed=9, max_tokens=12)
 
-    async def scene(stage):
+    async def scene():
+        about = await source.open(lambda done, total: None)
+        chat = Conversation.going_on(source, about, load(saved))
         said = [
             {"role": role, "content": text}
-            for turn in transcript.turns
+            for turn in chat.turns
             for role, text in (("user", turn.user), ("assistant", turn.text))
         ]
         said.append({"role": "user", "content": "Four"})
-        turn = (await stage.say("Four")).turn
+        turn = await chat.begin("Four", None, sampling)
+        assert [piece async for piece in chat.answer(turn)]
         assert turn.tokens == alone(Request(tuple(tiny.encode_chat(said)), **vars(sampling))).tokens
+        await source.close()
 
-    play(source, scene, transcript=transcript, sampling=sampling)
+    asyncio.run(scene())
 
 
-def test_a_replay_marks_every_answer_equal(play, source, saved):
+def test_a_replay_marks_every_answer(play, engine_source, saved):
     async def scene(stage):
         assert all(exchange.facts.endswith("✓ equal") for exchange in stage.exchanges)
         assert stage.note == "✓ all 3 equal"
 
-    assert len(play(source, scene, transcript=load(saved), replay=True).talk.verdicts) == 3
+    app = play(engine_source, scene, transcript=load(saved), replay=True)
+    assert len(app.talk.verdicts) == 3
 
 
 def test_a_replay_needs_no_screen_and_tells_the_first_token_that_differs(source, saved):
@@ -99,38 +104,30 @@ def test_a_replay_needs_no_screen_and_tells_the_first_token_that_differs(source,
     assert "✗ differs at token 2" in lines[1]
 
 
-def test_another_fingerprint_is_told_beside_the_verdict(play, engine_source, saved):
+def test_another_fingerprint_is_told_beside_the_verdict(engine_source, saved):
     def change(data):
         data["turns"][0]["fingerprint"] = "fp_other"
 
+    lines = []
+    assert asyncio.run(replayed(engine_source, load(altered(saved, change)), lines.append))
+    assert lines[0].endswith("✓ equal (another fingerprint)") and lines[1].endswith("✓ equal")
+
+
+def test_a_chat_gets_a_file_of_its_own_and_a_wrong_place_is_one_line(play, engine_source, in_folder):
     async def scene(stage):
-        assert stage.exchanges[0].facts.endswith("✓ equal (another fingerprint)")
-        assert stage.exchanges[1].facts.endswith("✓ equal")
-
-    play(engine_source, scene, transcript=load(altered(saved, change)), replay=True)
-
-
-def test_a_chat_is_saved_under_a_new_name_beside_what_is_there(play, engine_source, in_folder):
-    async def scene(stage):
-        await stage.say("One")
-        await stage.press("ctrl+s")
-        await stage.say("Two")
-        await stage.press("ctrl+s")
-
-    play(engine_source, scene)
-    (path,) = in_folder.iterdir()
-    assert path.name.startswith("chat-") and len(load(path).turns) == 2
-
-
-def test_a_place_that_cannot_be_written_is_one_line(play, engine_source, in_folder):
-    (in_folder / "file").write_text("")
-
-    async def scene(stage):
-        await stage.say("One")
+        for text in ("One", "Two"):
+            await stage.say(text)
+            await stage.press("ctrl+s")
+        (path,) = in_folder.iterdir()
+        assert path.name.startswith("chat-") and len(load(path).turns) == 2
+        await stage.press("ctrl+n")
+        (in_folder / "file").write_text("")
+        stage.app.save_to = in_folder / "file" / "chat.json"
+        await stage.say("Three")
         await stage.press("ctrl+s")
         assert stage.note.startswith("cannot write") and "is not a folder" in stage.note
 
-    play(engine_source, scene, save=in_folder / "file" / "chat.json")
+    play(engine_source, scene)
 
 
 WRONG = {
