@@ -142,7 +142,10 @@ class Run:
         tasks = [asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            return tasks[0].done() and (await tasks[0], True)[1]
+            if not tasks[0].done():
+                return False
+            await tasks[0]
+            return True
         finally:
             for task in tasks:
                 task.cancel()

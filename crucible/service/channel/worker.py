@@ -185,7 +185,6 @@ def run(folder: str) -> int:
             return fail(*protocol.spelled(error))
         gc.collect()
         gc.freeze()  # what a load made stays: no later collection needs to look at it
-        sys.setswitchinterval(_TURN)
         service = Service(engine, context, folder, commands, news)
         say(ready)
         thread = threading.Thread(target=service.serve, name="crucible-channel")
@@ -214,6 +213,7 @@ def _end_with_parent(folder: str) -> None:
 
 def main(folder: str) -> None:
     """Entry point of the process. Signals are the parent's to hear: it decides when the engine ends."""
+    sys.setswitchinterval(_TURN)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(folder,), name="crucible-parent", daemon=True).start()

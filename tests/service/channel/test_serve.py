@@ -209,6 +209,17 @@ def test_an_option_that_cannot_be_is_refused_before_anything_starts(command, opt
     assert code == 2 and out == "" and err.startswith(f"error: {sentence}")
 
 
+@pytest.mark.parametrize(
+    "host, key, warned",
+    [("0.0.0.0", (), True), ("0.0.0.0", ("--api-key", "k"), False), ("127.0.0.1", (), False)],
+    ids=["anybody", "with a key", "this machine"],
+)
+def test_a_service_that_others_reach_without_a_key_is_warned_of(command, host, key, warned):
+    code, _, err = command("serve", "--model", "no-such-model", "--host", host, "--port", "0", *key)
+    assert code == 2
+    assert (f"warning: everybody who reaches {host} may use this service; set --api-key\n" in err) is warned
+
+
 @pytest.fixture
 def command(monkeypatch, capsys):
     """The command line in this process: command(*arguments) -> (exit code, stdout, stderr)."""
