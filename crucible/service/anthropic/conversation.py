@@ -39,22 +39,22 @@ def conversation(card: Card, body: Prompt) -> Conversation:
         raise Refusal(400, message, "messages", "no_chat_template")
     if not body.messages:
         raise Refusal(400, "at least one message is needed", "messages", "invalid_value")
-    turns: list[dict[str, str]] = []
+    parts: list[tuple[str, list[str]]] = []
     last = len(body.messages) - 1
     for at, message in enumerate(body.messages):
         role, text = _role(message, at), _text(message.content, f"messages.{at}.content")
         if not text and not (at == last and role == "assistant"):
             sentence = "is empty; only a last message of the assistant may be"
             raise Refusal(400, sentence, f"messages.{at}.content", "invalid_value")
-        if turns and turns[-1]["role"] == role:
-            text = "\n".join((turns.pop()["content"], text)) if text else turns.pop()["content"]
-        turns.append({"role": role, "content": text})
-    answer = turns.pop() if turns[-1]["role"] == "assistant" and not turns[-1]["content"] else turns[-1]
-    continued = answer["role"] == "assistant" and bool(answer["content"])
-    if continued and answer["content"] != answer["content"].rstrip():
-        sentence = (
-            "the last message of the assistant ends with white space; the answer could not begin with it"
-        )
+        if not parts or parts[-1][0] != role:
+            parts.append((role, []))
+        parts[-1][1].extend([text] if text else [])
+    turns = [{"role": role, "content": "\n".join(texts)} for role, texts in parts]
+    if turns[-1] == {"role": "assistant", "content": ""}:
+        turns.pop()
+    continued = turns[-1]["role"] == "assistant"
+    if continued and turns[-1]["content"][-1].isspace():
+        sentence = "ends with white space, with which the answer could not begin; take it off"
         raise Refusal(400, sentence, f"messages.{last}.content", "invalid_value")
     system = "" if body.system is None else _text(body.system, "system")
     if system:

@@ -9,6 +9,7 @@ from crucible.sampling.params import SEED_LIMIT
 from crucible.service.body import Body
 
 _LARGEST = (1 << 31) - 1
+_MOST = 4096  # messages, and blocks of one
 
 
 class CacheControl(Body):
@@ -29,11 +30,14 @@ class Block(Body):
     citations: Any = None
 
 
+Blocks = Annotated[list[Block], Field(max_length=_MOST)]
+
+
 class Message(Body):
     """One turn, or a part of one: turns of one role that follow each other are one turn."""
 
     role: str = Field(description="user or assistant")
-    content: str | list[Block]
+    content: str | Blocks
 
 
 class Metadata(Body):
@@ -46,8 +50,8 @@ class Prompt(Body):
     """What is asked; null is the same as leaving a field out. Counting tokens takes this and no more."""
 
     model: str
-    messages: list[Message]
-    system: str | list[Block] | None = None
+    messages: list[Message] = Field(max_length=_MOST)
+    system: str | Blocks | None = None
     cache_control: CacheControl | None = None
     tools: Any = None
     tool_choice: Any = None

@@ -21,6 +21,12 @@ def begun(content) -> list[dict]:
 WRONG = {
     "no-messages": ({"messages": []}, "messages", "at least one"),
     "a-message-of-text": ({"messages": ["Hi"]}, "messages.0", "must be an object"),
+    "many-messages": ({"messages": user("a") * 4097}, "messages", "at most 4096"),
+    "many-blocks": (
+        {"messages": user([{"type": "text", "text": "a"}] * 4097)},
+        "messages.0.content",
+        "at most 4096",
+    ),
     "no-role": ({"messages": [{"content": "a"}]}, "messages.0.role", "missing"),
     "no-content": ({"messages": [{"role": "user"}]}, "messages.0.content", "missing"),
     "a-number-as-content": ({"messages": user(3)}, "messages.0.content", "must be a text or a list"),
