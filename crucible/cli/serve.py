@@ -11,7 +11,8 @@ Example:
 
   crucible serve --model smollm2 --mode int8
 
-  curl -s http://127.0.0.1:8000/v1/generate -d '{"prompt": "The capital of France is"}'
+  curl -s http://127.0.0.1:8000/v1/generate \\
+    --json '{"prompt": "The capital of France is"}'
 """
 _LEVELS = ("debug", "info", "warning", "error")
 
