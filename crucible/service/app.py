@@ -12,6 +12,7 @@ from crucible.service import answers, health
 from crucible.service.backend import Backend
 from crucible.service.envelope import Envelope
 from crucible.service.metrics import Metrics
+from crucible.service.sse import json_reply
 from crucible.service.state import Service, Settings
 
 Lifespan = Callable[[Service], AbstractAsyncContextManager]
@@ -42,6 +43,7 @@ def create_app(backend: Backend, settings: Settings, lifespan: Lifespan | None =
         version=__version__,
         summary="One engine behind several faces; equal requests with equal seeds give equal tokens",
         lifespan=living,
+        openapi_url=None,  # ours is made in a thread: it takes a second, and streams go on meanwhile
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -51,5 +53,10 @@ def create_app(backend: Backend, settings: Settings, lifespan: Lifespan | None =
     app.include_router(health.router(metrics))
     for face in answers.FACES.values():
         app.include_router(face.router())
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def document():
+        return json_reply(await asyncio.to_thread(app.openapi))
+
     app.add_middleware(Envelope, service=here, metrics=metrics)
     return app

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 
+import httpx
 import pytest
 
 from crucible.engine.engine import Engine
@@ -54,6 +55,14 @@ class Server:
         self._server.should_exit = True
         self._thread.join(30)
         assert not self._thread.is_alive(), "the server did not stop"
+
+    def get(self, path: str, **options) -> httpx.Response:
+        """GET with a patience that a busy machine needs."""
+        return httpx.get(self.url + path, timeout=30, **options)
+
+    def post(self, path: str, **options) -> httpx.Response:
+        """POST, as patient."""
+        return httpx.post(self.url + path, timeout=30, **options)
 
     def quiet(self) -> None:
         """Wait until no reply is on its way; their lines and counts come before the next request's."""

@@ -50,13 +50,13 @@ def test_without_the_key_it_is_a_401_in_the_face_s_shape(locked, post, face, hea
 
 @pytest.mark.parametrize("path", ["/metrics", "/stats", "/openapi.json", "/v1/models", "/nowhere"])
 def test_nothing_else_is_told_without_the_key(locked, path):
-    assert httpx.get(locked.url + path).status_code == 401
+    assert locked.get(path).status_code == 401
 
 
 @pytest.mark.parametrize("path", ["/health/live", "/health/ready"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_health_is_open(locked, path, method):
-    assert httpx.request(method, locked.url + path).status_code == 200
+    assert httpx.request(method, locked.url + path, timeout=30).status_code == 200
 
 
 def test_without_a_key_set_any_key_is_taken(tiny_server, post, face):
@@ -76,10 +76,10 @@ def test_nothing_new_is_taken_while(open_server, post, face, condition):
     reply = post(server, face)
     assert reply.status_code == 503 and reply.headers["retry-after"] == "1"
     assert {"loading": "loading", "draining": "shutting down"}[condition] in face.said(reply)
-    health = httpx.get(server.url + "/health/ready")
+    health = server.get("/health/ready")
     assert health.status_code == 503 and health.json()["status"] == condition
-    assert httpx.get(server.url + "/health/live").status_code == 200
-    assert httpx.get(server.url + "/stats").json()["status"] == condition
+    assert server.get("/health/live").status_code == 200
+    assert server.get("/stats").json()["status"] == condition
     setattr(server.service, condition, False)
     assert post(server, face).status_code == 200
 
@@ -94,10 +94,10 @@ def test_a_dead_engine_is_a_503_that_says_why(serve, tiny, gate, post, face, unt
     server.service.backend.failure = server.engine.stats().failure
     again = post(server, face)
     assert again.status_code == 503 and "the device fell off" in face.said(again)
-    health = httpx.get(server.url + "/health/ready")
+    health = server.get("/health/ready")
     assert health.status_code == 503 and health.json()["status"] == "dead"
     assert "the device fell off" in health.json()["why"]
-    assert "the device fell off" in httpx.get(server.url + "/stats").json()["failure"]
+    assert "the device fell off" in server.get("/stats").json()["failure"]
 
 
 def test_draining_lets_what_runs_end_with_its_own_tokens(serve, tiny, gate, until, alone, parse_events):
@@ -106,7 +106,7 @@ def test_draining_lets_what_runs_end_with_its_own_tokens(serve, tiny, gate, unti
 
     def ask(stream: bool) -> None:
         body = {"prompt": "last words", "max_tokens": 8, "stream": stream}
-        replies[stream] = httpx.post(server.url + "/v1/generate", json=body, timeout=30)
+        replies[stream] = server.post("/v1/generate", json=body)
 
     asking = [threading.Thread(target=ask, args=(stream,)) for stream in (False, True)]
     for thread in asking:
@@ -114,7 +114,7 @@ def test_draining_lets_what_runs_end_with_its_own_tokens(serve, tiny, gate, unti
     until(lambda: len(server.engine._live) == 2, "both are in")
     gate.let(2)
     server.service.draining = True
-    refused = httpx.post(server.url + "/v1/generate", json={"prompt": "late", "max_tokens": 1})
+    refused = server.post("/v1/generate", json={"prompt": "late", "max_tokens": 1})
     gate.open()
     for thread in asking:
         thread.join(30)
@@ -129,7 +129,7 @@ def test_drain_waits_for_replies_and_says_if_they_did_not_end(serve, tiny, gate,
 
     server = serve(tiny, gate=gate)
     body = {"prompt": "x", "max_tokens": 2}
-    asking = threading.Thread(target=lambda: httpx.post(server.url + "/v1/generate", json=body, timeout=30))
+    asking = threading.Thread(target=lambda: server.post("/v1/generate", json=body))
     asking.start()
     until(lambda: gate.holding, "it runs")
     assert asyncio.run(server.service.drain(0.05)) is False
@@ -163,5 +163,5 @@ def test_a_full_queue_is_a_429_and_the_admitted_lose_nothing(serve, tiny, gate, 
 def test_retry_after_is_the_setting(serve, tiny):
     server = serve(tiny, settings=Settings("tiny", retry_after=7))
     server.service.draining = True
-    reply = httpx.post(server.url + "/v1/generate", json={"prompt": "x", "max_tokens": 1})
+    reply = server.post("/v1/generate", json={"prompt": "x", "max_tokens": 1})
     assert reply.headers["retry-after"] == "7"

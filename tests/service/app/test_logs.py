@@ -4,7 +4,6 @@ import io
 import json
 import logging
 
-import httpx
 import pytest
 
 from crucible.service import logs
@@ -20,7 +19,7 @@ def lines():
 
     def read(server) -> list[dict]:
         server.quiet()
-        httpx.get(server.url + "/health/live")  # whose own line comes after those of the replies before it
+        server.get("/health/live")  # whose own line comes after those of the replies before it
         server.quiet()
         found = [json.loads(line) for line in stream.getvalue().splitlines()]
         return [line for line in found if line.get("route") != "/health/live"]
@@ -56,20 +55,20 @@ def _texts(value) -> set[str]:
 @pytest.mark.parametrize(
     "send",
     [
-        lambda url: httpx.post(url + "/v1/generate", json={"prompt": SECRET, "max_tokens": SECRET}),
-        lambda url: httpx.post(url + "/v1/generate", json={SECRET: 1}),
-        lambda url: httpx.post(url + "/v1/generate", content=SECRET, headers={"x-api-key": SECRET}),
-        lambda url: httpx.post(url + "/v1/completions", json={"model": SECRET, "prompt": "x"}),
-        lambda url: httpx.post(url + "/v1/messages", json={"model": "tiny", "messages": [{"role": SECRET}]}),
-        lambda url: httpx.get(url + f"/{SECRET}?q={SECRET}"),
-        lambda url: httpx.get(url + f"/v1/models/{SECRET}"),
-        lambda url: httpx.post(url + "/v1/generate", json={"prompt": SECRET * 200, "max_tokens": 5}),
-        lambda url: httpx.post(url + "/v1/generate", json={"prompt": SECRET, "stream": True}),
+        lambda server: server.post("/v1/generate", json={"prompt": SECRET, "max_tokens": SECRET}),
+        lambda server: server.post("/v1/generate", json={SECRET: 1}),
+        lambda server: server.post("/v1/generate", content=SECRET, headers={"x-api-key": SECRET}),
+        lambda server: server.post("/v1/completions", json={"model": SECRET, "prompt": "x"}),
+        lambda server: server.post("/v1/messages", json={"model": "tiny", "messages": [{"role": SECRET}]}),
+        lambda server: server.get(f"/{SECRET}?q={SECRET}"),
+        lambda server: server.get(f"/v1/models/{SECRET}"),
+        lambda server: server.post("/v1/generate", json={"prompt": SECRET * 200, "max_tokens": 5}),
+        lambda server: server.post("/v1/generate", json={"prompt": SECRET, "stream": True}),
     ],
     ids=["value", "key", "not_json", "model", "role", "path", "model_path", "too_long", "stream"],
 )
 def test_whatever_a_client_sends_stays_out_of_the_log(tiny_server, lines, send):
-    reply = send(tiny_server.url)
+    reply = send(tiny_server)
     (line,) = lines(tiny_server)
     assert line["status"] == reply.status_code and SECRET not in json.dumps(line)
 
@@ -96,7 +95,7 @@ def test_an_unforeseen_error_inside_a_stream_is_its_last_event(serve, tiny, line
     monkeypatch.setattr(Reply, "whole", lambda self, result: 1 / 0)
     server = serve(tiny)
     body = {"prompt": SECRET, "max_tokens": 3, "stream": True}
-    reply = httpx.post(server.url + "/v1/generate", json=body)
+    reply = server.post("/v1/generate", json=body)
     assert parse_events(reply.text)[-1][0] == "error"
     error, line = lines(server)
     assert error["error"] == "ZeroDivisionError" and line["code"] == "internal_error"
@@ -105,8 +104,8 @@ def test_an_unforeseen_error_inside_a_stream_is_its_last_event(serve, tiny, line
 def test_the_level_follows_the_status(serve, tiny, lines):
     server = serve(tiny)
     server.service.draining = True
-    httpx.post(server.url + "/v1/generate", json={"prompt": "x", "max_tokens": 1})
-    httpx.get(server.url + "/stats")
+    server.post("/v1/generate", json={"prompt": "x", "max_tokens": 1})
+    server.get("/stats")
     assert [line["level"] for line in lines(server)] == ["error", "info"]
     logs.note("engine_restarted", logging.WARNING, restarts=2)
     assert {**lines(server)[-1], "time": 0} == {

@@ -12,7 +12,7 @@ from crucible.engine.scheduler import Limits
 def metrics(server) -> dict:
     """{(sample name, its labels): value} of /metrics, once every reply is counted."""
     server.quiet()
-    text = httpx.get(server.url + "/metrics").text
+    text = server.get("/metrics").text
     families = text_string_to_metric_families(text)
     return {(s.name, *sorted(s.labels.values())): s.value for f in families for s in f.samples}
 
@@ -30,13 +30,13 @@ def test_requests_are_counted_by_face_and_status(serve, tiny, post, face):
     assert found["crucible_prompt_tokens_total", face.name] >= 4
     assert found["crucible_time_to_first_token_seconds_count", face.name] == 2
     assert found["crucible_request_seconds_count", face.name] == 2
-    assert httpx.get(server.url + "/stats").json()["surfaces"] == {face.name: 2}
+    assert server.get("/stats").json()["surfaces"] == {face.name: 2}
 
 
 def test_gaps_between_tokens_are_observed(serve, tiny, gate):
     server = serve(tiny, gate=gate)
     body = {"prompt": "a", "max_tokens": 4, "stream": True}
-    with httpx.stream("POST", server.url + "/v1/generate", json=body) as reply:
+    with httpx.stream("POST", server.url + "/v1/generate", json=body, timeout=30) as reply:
         for n, line in enumerate(_tokens_lines(reply, gate)):
             assert json.loads(line)["index"] == n
     found = metrics(server)
@@ -54,16 +54,16 @@ def _tokens_lines(reply, gate):
 
 def test_two_applications_count_apart(serve, tiny):
     one, other = serve(tiny), serve(tiny)
-    httpx.post(one.url + "/v1/generate", json={"prompt": "a", "max_tokens": 1})
+    one.post("/v1/generate", json={"prompt": "a", "max_tokens": 1})
     assert metrics(one)["crucible_requests_total", "200", "native"] == 1
     assert ("crucible_requests_total", "200", "native") not in metrics(other)
 
 
 def test_the_engine_s_numbers_stand_in_metrics_and_stats(serve, tiny):
     server = serve(tiny, Limits(pages=48))
-    httpx.post(server.url + "/v1/generate", json={"prompt": "a" * 40, "max_tokens": 3})
+    server.post("/v1/generate", json={"prompt": "a" * 40, "max_tokens": 3})
     server.idle()
-    found, stats = metrics(server), httpx.get(server.url + "/stats").json()
+    found, stats = metrics(server), server.get("/stats").json()
     engine = stats["engine"]
     assert engine["batches"] == {
         "prefill_only": {"steps": 1, "rows": 40},
@@ -94,13 +94,13 @@ def test_requests_that_run_together_show_as_mixed_steps(serve, tiny, gate, until
     gate.open()
     for thread in asking:
         thread.join(30)
-    mixed = httpx.get(server.url + "/stats").json()["engine"]["batches"]["mixed"]
+    mixed = server.get("/stats").json()["engine"]["batches"]["mixed"]
     assert mixed == {"steps": 1, "prefill_rows": 2, "decode_rows": 1}
 
 
 def test_numbers_are_told_while_loading_without_the_engine_s(serve, tiny):
     server = serve(tiny)
     server.service.loading = True
-    stats = httpx.get(server.url + "/stats").json()
+    stats = server.get("/stats").json()
     assert stats["status"] == "loading" and stats["engine"] is None
     assert metrics(server)["crucible_ready",] == 0

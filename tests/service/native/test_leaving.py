@@ -3,7 +3,6 @@
 import json
 import socket
 
-import httpx
 import pytest
 
 from crucible.engine.request import Request
@@ -78,7 +77,7 @@ def test_many_that_leave_at_once_leave_nothing_behind(serve, tiny, until, alone)
     for line in lines:
         line.close()
     server.idle()
-    reply = httpx.post(server.url + "/v1/generate", json={"prompt": "after", "max_tokens": 9}).json()
+    reply = server.post("/v1/generate", json={"prompt": "after", "max_tokens": 9}).json()
     assert reply["tokens"] == alone(Request("after", 9)).tokens
     assert server.engine.stats().totals.cancelled > 0 and server.service.inflight == 0
 
@@ -86,7 +85,7 @@ def test_many_that_leave_at_once_leave_nothing_behind(serve, tiny, until, alone)
 def test_a_client_that_reads_slowly_slows_nobody(serve, tiny, alone):
     server = serve(tiny)
     slow = connect(server, prompt="slow", max_tokens=600, stream=True, logprobs=64, ignore_eos=True)
-    reply = httpx.post(server.url + "/v1/generate", json={"prompt": "quick", "max_tokens": 9}).json()
+    reply = server.post("/v1/generate", json={"prompt": "quick", "max_tokens": 9}).json()
     assert reply["tokens"] == alone(Request("quick", 9)).tokens
     server.idle()  # the engine is done with the slow one, which has read nothing yet
     text = read_until(slow, b"\r\n0\r\n\r\n").decode()

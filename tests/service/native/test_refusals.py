@@ -115,13 +115,11 @@ def test_the_limit_is_in_the_sentence(generate):
 
 
 def test_a_model_without_a_chat_template_says_so(serve, tiny, monkeypatch):
-    import httpx
-
     monkeypatch.setattr(tiny, "chat_template", None)
-    url = serve(tiny).url + "/v1/generate"
-    reply = httpx.post(url, json={"messages": HI})
+    server = serve(tiny)
+    reply = server.post("/v1/generate", json={"messages": HI})
     assert reply.status_code == 400 and "no chat template" in reply.json()["error"]["message"]
-    assert httpx.post(url, json=OK).status_code == 200
+    assert server.post("/v1/generate", json=OK).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["QueueFull", "RequestError", "EngineStopped"])
