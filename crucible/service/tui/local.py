@@ -47,7 +47,7 @@ class LocalSource:
             self._backend = await asyncio.to_thread(self._load, progress)
         card, limits = self._backend.card, self._backend.limits
         if not card.chat_template:
-            raise UnsupportedError(no_template(card.name))
+            raise UnsupportedError(no_template(self.name))
         self.place = f"{card.mode} on {card.device.name}, in this process"
         return About(self.name, self.place, min(card.config.context, limits.pages * PAGE_SIZE))
 
