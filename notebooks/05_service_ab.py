@@ -23,6 +23,7 @@
 # %%
 from dataclasses import replace
 
+from crucible import device as devices
 from crucible.bench import ab_record, ab_statistics, ab_verdict, ab_workloads, sweep
 from crucible.bench.ab_runs import Broken, Campaign, Oracle
 from crucible.bench.ab_sides import Side, arguments, own_build
@@ -43,7 +44,8 @@ mode = "f32"  # f32 or int8
 device_name = "cpu"  # cpu, simt, cuda or auto
 quick = True  # the small set of workloads; false: the standard set
 tokens = 16  # tokens that each request generates
-bursts = 3  # timed bursts a workload and round
+stream = 400  # tokens of the running stream in the small set
+bursts = 2  # timed bursts a workload and round
 rounds = 3  # rounds, a fresh process a side each
 budgets = [128, 32]  # prefill budgets of the sweep, the control first
 caps = [16]  # chunk caps of the sweep, under the control's budget
@@ -53,8 +55,9 @@ output_dir = ""  # folder for this run's evidence record; empty: the record is o
 # %%
 if model_name in SOURCES:
     fetch(model_name)
-build, common = own_build(), arguments(model_name, mode, device_name)
-known = ab_workloads.quick(tokens, bursts) if quick else ab_workloads.standard(tokens, bursts)
+device = devices.get(device_name).name
+build, common = own_build(), arguments(model_name, mode, device)
+known = ab_workloads.quick(tokens, bursts, stream) if quick else ab_workloads.standard(tokens, bursts)
 rows = [(w.name, len(w.lengths), max(w.lengths), w.tokens, w.stream or "") for w in known]
 table(("workload", "requests", "longest prompt", "tokens each", "tokens of a running stream"), rows)
 
@@ -140,7 +143,7 @@ service_ab.envelopes(campaign)  # readings timed through each run
 
 # %%
 policies = sweep.policies(budgets, caps)
-trial = Campaign(sweep.sides(policies, build, common), sweep.workloads(quick, tokens, bursts))
+trial = Campaign(sweep.sides(policies, build, common), sweep.workloads(quick, tokens, bursts, stream))
 trial.run(sweep_rounds)
 assert not trial.broken, trial.broken
 print(f"{trial.oracle.compared:,} tokens compared over {len(policies)} policies, none differs")
@@ -165,6 +168,6 @@ show(plots.tradeoff(trades_timed, sweep.arrival(trial)), caption)
 
 # %% tags=["nbval-ignore-output"]
 facts = {"model": model_name, "mode": mode, "set": "quick" if quick else "standard"}
-ab_timed = ab_record.to_record(campaign, changes_timed, rounds, device_name, facts=facts)
-sweep_timed = sweep.to_record(trial, sweep_rounds, device_name, facts)
+ab_timed = ab_record.to_record(campaign, changes_timed, rounds, device, facts=facts)
+sweep_timed = sweep.to_record(trial, sweep_rounds, device, facts)
 record.publish([ab_timed, sweep_timed], output_dir, "05_service_ab")

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from crucible.bench.ab_runs import Run
+from crucible.bench.ab_runs import Campaign, Run
 from crucible.bench.ab_workloads import STREAM
 from crucible.evidence.statistics import Interval, bootstrap, bracket, paired_ratios
 from crucible.service.load.samples import Sample, throughput
@@ -31,14 +32,14 @@ def _arriving(burst: Sequence[Sample]) -> list[Sample]:
 
 
 def _gaps(burst: Sequence[Sample]) -> list[float]:
-    """Milliseconds between events of the running stream while those who arrive are served."""
+    """Milliseconds of the running stream's gaps that overlap with the service of those who arrive."""
     stream = next((s for s in burst if s.label == STREAM), None)
     if stream is None:
         return []
     others = _arriving(burst)
     since, until = min(s.sent for s in others), max(s.end for s in others)
-    ends = stream.arrivals[1:]
-    return [1e3 * gap for gap, end in zip(stream.gaps, ends, strict=True) if since <= end <= until]
+    pairs = pairwise(stream.arrivals)
+    return [1e3 * (end - start) for start, end in pairs if since <= end and start <= until]
 
 
 def _ttft(burst: Sequence[Sample]) -> float:
@@ -133,6 +134,17 @@ def rows(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Row]:
         for workload in baseline[0].bursts
         for metric in METRICS
         if all(values(run, workload, metric) for run in (*baseline, *candidate))
+    ]
+
+
+def missing(campaign: Campaign) -> list[str]:
+    """Metrics of running streams that some burst could not give: the stream had ended, or had few gaps."""
+    return [
+        f"{workload.name} {metric.name}"
+        for workload in campaign.workloads
+        for metric in METRICS
+        if workload.stream and campaign.runs
+        if not all(values(run, workload.name, metric) for run in campaign.runs)
     ]
 
 

@@ -66,13 +66,16 @@ def standard(tokens: int = 64, bursts: int = 6) -> list[Workload]:
     return made
 
 
-def quick(tokens: int = 8, bursts: int = 3) -> list[Workload]:
-    """A set that two processor cores can do: shorter prompts, fewer tokens, the same kinds."""
+def quick(tokens: int = 8, bursts: int = 3, stream: int | None = None) -> list[Workload]:
+    """A set that two processor cores can do: shorter prompts, fewer tokens, the same kinds.
+
+    The stream of the arrival generates `stream` tokens, six times `tokens` if not given.
+    """
     return [
         _burst(2, 96, tokens, bursts),
         _burst(4, 16, tokens, bursts),
         Workload("mixed-3", (16, 48, 96), tokens, bursts),
-        Workload("arrival-96", (96,), tokens, bursts, 6 * tokens),
+        Workload("arrival-96", (96,), tokens, bursts, stream or 6 * tokens),
     ]
 
 

@@ -56,10 +56,10 @@ def sides(found: Sequence[Policy], build: Build, arguments: Sequence[str]) -> li
     return [Side(str(policy), build, (*arguments, *policy.arguments)) for policy in found]
 
 
-def workloads(quick: bool, tokens: int, bursts: int) -> list[Workload]:
-    """Arrivals of several lengths in a running stream, and a burst of long prompts."""
+def workloads(quick: bool, tokens: int, bursts: int, stream: int | None = None) -> list[Workload]:
+    """Arrivals of several lengths in a running stream, and a burst of long prompts; `stream` as in quick."""
     if quick:
-        known = [w for w in ab_workloads.quick(tokens, bursts) if w.stream]
+        known = [w for w in ab_workloads.quick(tokens, bursts, stream) if w.stream]
         return [*known, *ab_workloads.choose(known, ["4x48"])]
     return ab_workloads.choose(ab_workloads.standard(tokens, bursts), ["arrival-mixed", "8x512"])
 

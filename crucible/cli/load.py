@@ -107,7 +107,8 @@ def _load(to: Any, plan: Any, raw: Path | None, json: Path | None) -> int:
     for line in summary.lines(log.samples):
         typer.echo(line)
     machine = {name: str(b) for name, b in watch.envelope.brackets().items()}
-    typer.echo("the machine: " + "; ".join(f"{name} {b}" for name, b in machine.items()))
+    shown = "; ".join(f"{name} {b}" for name, b in machine.items())
+    typer.echo(f"the machine (others are all but this client): {shown}")
     if raw is not None:
         typer.echo(f"raw samples: {samples.save(raw, log.samples, {'plan': plan.name, 'face': to.face})}")
     if json is not None:

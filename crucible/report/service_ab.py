@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from crucible.bench.ab_runs import Campaign
-from crucible.bench.ab_statistics import SIGNIFICANT, TOLERANCE, Row
+from crucible.bench.ab_statistics import SIGNIFICANT, TOLERANCE, Row, missing
 from crucible.bench.ab_verdict import Verdict, marked
 from crucible.evidence.statistics import BOOTSTRAP_SEED, bracket
 from crucible.evidence.watch import BOUNDS
@@ -49,6 +49,12 @@ def _shown(medians: Sequence[float], unit: str) -> str:
     return f"{b.median:.4g} [{b.low:.4g}, {b.high:.4g}] {unit}"
 
 
+def unmeasured(campaign: Campaign) -> list[str]:
+    """The line that names metrics which some burst could not give, if there are any."""
+    names = missing(campaign)
+    return [f"not measured, since some burst had too few gaps: {', '.join(names)}"] if names else []
+
+
 def text(campaign: Campaign, rows: Sequence[Row], found: Verdict, tolerance: float = TOLERANCE) -> str:
     """All that a person reads, the verdict first."""
     parts = [str(found), f"{campaign.oracle.compared:,} tokens compared with the first run's, every round"]
@@ -56,6 +62,6 @@ def text(campaign: Campaign, rows: Sequence[Row], found: Verdict, tolerance: flo
         names = (campaign.sides[0].name, campaign.sides[1].name)
         parts.append(comparison(rows, *names, tolerance).markdown())
     if campaign.runs:
-        parts.append(envelopes(campaign).markdown())
+        parts += [*unmeasured(campaign), envelopes(campaign).markdown()]
     parts.append("\n".join(f"{name}: {what}" for name, what in FORMULAS.items()))
     return "\n\n".join(parts)

@@ -2,7 +2,7 @@
 
 from crucible.bench.ab_runs import Campaign
 from crucible.bench.sweep import TRADED, Trade, reason, trades
-from crucible.report.service_ab import envelopes
+from crucible.report.service_ab import envelopes, unmeasured
 from crucible.report.tables import Table, table
 from crucible.service.load.samples import FORMULAS
 
@@ -32,6 +32,6 @@ def text(campaign: Campaign) -> str:
     parts.append(f"{campaign.oracle.compared:,} tokens compared with the first run's, every round")
     if campaign.runs:
         parts += [tradeoffs(campaign).markdown(), reason(campaign, trades(campaign))]
-        parts.append(envelopes(campaign).markdown())
+        parts += [*unmeasured(campaign), envelopes(campaign).markdown()]
     parts.append("\n".join(f"{name}: {what}" for name, what in FORMULAS.items()))
     return "\n\n".join(parts)

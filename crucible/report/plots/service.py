@@ -49,8 +49,12 @@ def changes(rows: Sequence[Row], candidate: str) -> Figure:
 
 @styled
 def tradeoff(found: Sequence[Trade], workload: str) -> Figure:
-    """Arrival TTFT against the running stream's worst gap, a point a policy with the range of its rounds."""
+    """Arrival TTFT against the running stream's worst gap, a point a policy with the range of its rounds.
+
+    A policy in whose bursts no gap was left to measure has no point.
+    """
     figure, axes = new(8.6, 4.2)
+    found = [trade for trade in found if (workload, "stream gap worst") in trade.own]
     shapes = "osD^vP*X"
     for i, trade in enumerate(found):
         x, y = (trade.own[workload, name] for name in ("TTFT p50", "stream gap worst"))
@@ -68,5 +72,6 @@ def tradeoff(found: Sequence[Trade], workload: str) -> Figure:
     axes.set(xlabel="TTFT p50 of those who arrive, ms", ylabel="worst gap of the running stream, ms")
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    if found:
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure
