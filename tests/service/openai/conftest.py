@@ -25,7 +25,7 @@ def connected():
     """connected(server) -> OpenAI, which never tries again by itself; all share their connections."""
     with openai.DefaultHttpxClient() as shared:
         yield lambda server: openai.OpenAI(
-            base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=20, http_client=shared
+            base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=60, http_client=shared
         )
 
 
@@ -38,7 +38,7 @@ def client(tiny_server, connected):
 @pytest.fixture(scope="session")
 def http(tiny_server):
     """Plain HTTP to the shared server."""
-    with httpx.Client(base_url=tiny_server.url, timeout=20) as made:
+    with httpx.Client(base_url=tiny_server.url, timeout=60) as made:
         yield made
 
 
