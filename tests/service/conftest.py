@@ -48,21 +48,24 @@ class Server:
         assert self._server.started, "the server did not start"
         self.port = self._server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
+        # One for all, and without certificates: to read those takes longer than most tests.
+        self.client = httpx.Client(base_url=self.url, timeout=30, verify=False)
         return self
 
     def stop(self) -> None:
         """End the server as Ctrl-C does."""
+        self.client.close()
         self._server.should_exit = True
         self._thread.join(30)
         assert not self._thread.is_alive(), "the server did not stop"
 
     def get(self, path: str, **options) -> httpx.Response:
         """GET with a patience that a busy machine needs."""
-        return httpx.get(self.url + path, timeout=30, **options)
+        return self.client.get(path, **options)
 
     def post(self, path: str, **options) -> httpx.Response:
         """POST, as patient."""
-        return httpx.post(self.url + path, timeout=30, **options)
+        return self.client.post(path, **options)
 
     def quiet(self) -> None:
         """Wait until no reply is on its way; their lines and counts come before the next request's."""

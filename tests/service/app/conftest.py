@@ -53,8 +53,6 @@ def post():
 
     def post(server, face: Face, headers=None, **options) -> httpx.Response:
         options = options if {"json", "content"} & options.keys() else {"json": face.body, **options}
-        return httpx.post(
-            server.url + face.path, headers={**dict(face.headers), **(headers or {})}, timeout=30, **options
-        )
+        return server.post(face.path, headers={**dict(face.headers), **(headers or {})}, **options)
 
     return post

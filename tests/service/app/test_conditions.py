@@ -2,7 +2,6 @@
 
 import threading
 
-import httpx
 import pytest
 
 from crucible.engine.request import Request
@@ -56,7 +55,7 @@ def test_nothing_else_is_told_without_the_key(locked, path):
 @pytest.mark.parametrize("path", ["/health/live", "/health/ready"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_health_is_open(locked, path, method):
-    assert httpx.request(method, locked.url + path, timeout=30).status_code == 200
+    assert locked.client.request(method, path).status_code == 200
 
 
 def test_without_a_key_set_any_key_is_taken(tiny_server, post, face):
@@ -141,8 +140,8 @@ def test_drain_waits_for_replies_and_says_if_they_did_not_end(serve, tiny, gate,
 
 def test_a_full_queue_is_a_429_and_the_admitted_lose_nothing(serve, tiny, gate, until, post, face, alone):
     server = serve(tiny, Limits(queue=2, decode_batch=1, pages=64), gate=gate)
-    url, body, admitted = server.url + "/v1/generate", {"prompt": "early", "max_tokens": 5}, []
-    ask = lambda: admitted.append(httpx.post(url, json=body, timeout=30))  # noqa: E731
+    body, admitted = {"prompt": "early", "max_tokens": 5}, []
+    ask = lambda: admitted.append(server.post("/v1/generate", json=body))  # noqa: E731
     asking = [threading.Thread(target=ask) for _ in range(3)]
     asking[0].start()
     until(lambda: gate.holding, "the first runs")

@@ -3,7 +3,6 @@
 import json
 import threading
 
-import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from crucible.engine.scheduler import Limits
@@ -36,7 +35,7 @@ def test_requests_are_counted_by_face_and_status(serve, tiny, post, face):
 def test_gaps_between_tokens_are_observed(serve, tiny, gate):
     server = serve(tiny, gate=gate)
     body = {"prompt": "a", "max_tokens": 4, "stream": True}
-    with httpx.stream("POST", server.url + "/v1/generate", json=body, timeout=30) as reply:
+    with server.client.stream("POST", "/v1/generate", json=body) as reply:
         for n, line in enumerate(_tokens_lines(reply, gate)):
             assert json.loads(line)["index"] == n
     found = metrics(server)
@@ -82,8 +81,7 @@ def test_the_engine_s_numbers_stand_in_metrics_and_stats(serve, tiny):
 
 def test_requests_that_run_together_show_as_mixed_steps(serve, tiny, gate, until):
     server = serve(tiny, gate=gate)
-    url = server.url + "/v1/generate"
-    ask = lambda: httpx.post(url, json={"prompt": "ab", "max_tokens": 4}, timeout=30)  # noqa: E731
+    ask = lambda: server.post("/v1/generate", json={"prompt": "ab", "max_tokens": 4})  # noqa: E731
     asking = [threading.Thread(target=ask) for _ in range(2)]
     asking[0].start()
     until(lambda: gate.holding, "the first runs")

@@ -7,7 +7,7 @@ import pytest
 @pytest.fixture(scope="session")
 def client(tiny_server):
     """An HTTP client of the shared tiny server."""
-    with httpx.Client(base_url=tiny_server.url, timeout=30) as client:
+    with httpx.Client(base_url=tiny_server.url, timeout=30, verify=False) as client:
         yield client
 
 
