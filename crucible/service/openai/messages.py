@@ -10,6 +10,8 @@ from crucible.service.openai.plan import encode
 from crucible.service.openai.schemas import ChatBody, Message, Part
 from crucible.service.openai.unsupported import refuse_unsupported
 
+MESSAGES = 4096
+_FRAME = 16  # characters that a template writes around a message, about
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # spells no control token
 
 
@@ -21,12 +23,15 @@ async def encode_messages(card: Card, body: ChatBody) -> list[int]:
     if not card.chat_template:
         message = f"model {body.model!r} has no chat template; send its prompt to /v1/completions"
         raise Refusal(400, message, "messages", "no_chat_template")
-    if not body.messages:
-        raise Refusal(400, "messages is empty; give at least one", "messages", "invalid_value")
+    count = len(body.messages)
+    if not 1 <= count <= MESSAGES:
+        message = f"messages holds {count}; give 1 to {MESSAGES}"
+        raise Refusal(400, message, "messages", "invalid_value")
     developer = "developer" if "developer" in card.chat_template else "system"
     plain = [_plain(one, f"messages.{at}.", developer) for at, one in enumerate(body.messages)]
     try:
-        return await encode(card.encode_chat, plain, sum(len(one["content"]) for one in plain), "messages")
+        size = sum(len(one["content"]) + _FRAME for one in plain)
+        return await encode(card.encode_chat, plain, size, "messages")
     except UnsupportedError as error:
         raise Refusal(400, str(error), "messages", "unsupported") from None
 

@@ -101,7 +101,7 @@ class Message(Body):
 class ChatBody(Common):
     """Messages, oldest first, to be answered."""
 
-    messages: list[Message] = Field(json_schema_extra={"minItems": 1})
+    messages: list[Message] = Field(json_schema_extra={"minItems": 1, "maxItems": 4096})
     max_completion_tokens: int | None = _told("all that fit without it", minimum=1)
     max_tokens: int | None = _told("the older name of max_completion_tokens", minimum=1)
     logprobs: bool | None = None

@@ -45,6 +45,7 @@ COMPLETION = {
 }
 CHAT = {
     "no-messages": ({"messages": []}, "messages"),
+    "many-messages": ({"messages": HI * 4097}, "messages"),
     "no-content": ({"messages": [{"role": "assistant"}]}, "messages.0.content"),
     "image": (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
