@@ -25,8 +25,18 @@ class Message(Body):
 
 
 Messages = Annotated[list[Message], Field(min_length=1, max_length=4096)]
-_ONE_PROMPT = {"oneOf": [{"required": ["prompt"]}, {"required": ["messages"]}]}
-_ONE_TEXT = {"oneOf": [{"required": ["text"]}, {"required": ["messages"]}]}
+
+
+def _one_of(*names: str) -> dict:
+    """JSON schema of: one of the fields is given, the others are absent or null."""
+    null = {"type": "null"}
+    others = lambda name: {other: null for other in names if other != name}  # noqa: E731
+    return {
+        "oneOf": [{"required": [n], "properties": {n: {"not": null}, **others(n)}} for n in names],
+    }
+
+
+_ONE_PROMPT, _ONE_TEXT = _one_of("prompt", "messages"), _one_of("text", "messages")
 
 
 class Generate(Body, json_schema_extra=_ONE_PROMPT):
