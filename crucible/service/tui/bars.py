@@ -9,9 +9,9 @@ from textual.widgets import Static
 KEYS = (
     ("Esc", "stop", "stop"),
     ("^N", "new", "new_chat"),
+    ("^Q", "quit", "quit"),
     ("^R", "run again", "again"),
     ("F2", "sampling", "panel"),
-    ("^Q", "quit", "quit"),
     ("^S", "save", "save"),
     ("^Y", "copy", "copy"),
     ("^O", "shorten", "shorten"),

@@ -1,8 +1,7 @@
 """All keys on one page."""
 
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
-from textual.content import Content
+from textual.containers import Horizontal, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
@@ -12,7 +11,7 @@ KEYS = (
     ("Esc", "stop the running answer; go back to the message"),
     ("Ctrl-R", "run an answer again with its seed and compare the tokens"),
     ("Ctrl-Y", "copy an answer"),
-    ("Ctrl-↑ Ctrl-↓", "choose an answer; without a choice it is the last one"),
+    ("Ctrl-↑ ↓", "choose an answer; without a choice it is the last one"),
     ("F2", "sampling and system message"),
     ("Ctrl-O", "shorten: leave the oldest turn out of the context"),
     ("Ctrl-N", "new chat"),
@@ -29,7 +28,8 @@ class HelpScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """A table of two columns."""
-        width = max(len(key) for key, _ in KEYS)
         with VerticalScroll(id="help"):
             for key, text in KEYS:
-                yield Static(Content.assemble((key.ljust(width), "bold $primary"), "  ", text))
+                with Horizontal():
+                    yield Static(key, classes="key")
+                    yield Static(text, classes="what")
