@@ -74,7 +74,8 @@ class Variant:
     `exact` says that it keeps the contract's bits; `launchers` maps a device's name to the function
     that runs a Problem there. `covers(device, problem)` returns why it cannot run this problem, "" if
     it can; None means that it runs everything. `ablation` marks a member of a family that another
-    member stands for where one is enough.
+    member stands for where one is enough; `user` one that a user gave as a file and asked the engine to
+    run, outside the contract's promise.
     """
 
     summary: str
@@ -82,6 +83,7 @@ class Variant:
     launchers: dict[str, Callable]
     covers: Callable[[object, Problem], str] | None = None
     ablation: bool = False
+    user: bool = False
 
 
 @dataclass(frozen=True)

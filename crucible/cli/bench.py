@@ -25,7 +25,7 @@ from crucible.cli.bench_options import (
 def register(root: typer.Typer) -> None:
     """Add the command group to `root`."""
     # They add their commands to `app`.
-    from crucible.cli import bench_attention, bench_engine, bench_model  # noqa: F401
+    from crucible.cli import bench_attention, bench_engine, bench_model, bench_service  # noqa: F401
 
     root.add_typer(app, name="bench")
 

@@ -1,5 +1,6 @@
 """`crucible fetch`: bring a model file to this machine once, checked by its sha256."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,15 @@ def fetch_with_progress(name: str, given: Path | None = None) -> Path:
             bar.update(done - bar.n)
 
         return fetch(name, given, progress)
+
+
+def fetch_if_known(name: str) -> None:
+    """Fetch a model with a known source that is not on this machine yet, with a notice; else do nothing."""
+    from crucible.model.fetch import SOURCES, cached
+
+    if name in SOURCES and cached(name) is None:
+        print(f"model {name} is not on this machine yet, fetching it once", file=sys.stderr)
+        fetch_with_progress(name)
 
 
 def register(app: typer.Typer) -> None:

@@ -16,7 +16,7 @@ app = typer.Typer(
 
 def register(root: typer.Typer) -> None:
     """Add the command group to `root`."""
-    from crucible.cli import gate_drift, gate_engine  # noqa: F401 - they add their commands to `app`
+    from crucible.cli import gate_drift, gate_engine, gate_http, gate_service  # noqa: F401 - they add their commands to `app`
 
     root.add_typer(app, name="gate")
 

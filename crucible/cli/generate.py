@@ -18,14 +18,11 @@ def load_model(name: str, device: str, mode: str) -> Any:
     from tqdm import tqdm
 
     from crucible import device as devices
-    from crucible.cli.fetch import fetch_with_progress
-    from crucible.model.fetch import SOURCES, cached
+    from crucible.cli.fetch import fetch_if_known
     from crucible.model.model import Model
 
     devices.get(device)  # refused before anything is fetched
-    if name in SOURCES and cached(name) is None:
-        print(f"model {name} is not on this machine yet, fetching it once", file=sys.stderr)
-        fetch_with_progress(name)
+    fetch_if_known(name)
     with tqdm(desc=f"load {name}", unit="block", leave=False, disable=None) as bar:
 
         def progress(done: int, total: int) -> None:

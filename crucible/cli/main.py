@@ -17,6 +17,11 @@ COMMANDS: tuple[str, ...] = (
     "doctor",
     "fetch",
     "generate",
+    "serve",
+    "chat",
+    "load",
+    "ab",
+    "sweep",
     "evaluate",
     "bench",
     "report",
@@ -58,6 +63,7 @@ app = typer.Typer(
 
 # Every variable that Crucible reads; README.md says what each does.
 VARIABLES = (
+    "CRUCIBLE_API_KEY",
     "CRUCIBLE_CACHE",
     "CRUCIBLE_COMMIT",
     "CRUCIBLE_PREFILL_ATTN",

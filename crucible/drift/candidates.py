@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crucible import device as devices
-from crucible.attention import online, reference
+from crucible.attention import online, user
 from crucible.attention.base import Problem, Variant
 from crucible.attention.variants import VARIANTS, find
 from crucible.device.base import NAMES
@@ -131,12 +131,8 @@ def _cuda_file(spec: str, path: Path, entry: str) -> Candidate:
         raise InputError(f"no candidate file at {shown(str(path))}; give the path of a .cu file")
 
     def launch(device, p: Problem) -> None:
-        if p.q is None:
-            return
         # cpu and simt share the host's memory: there the CUDA source runs on simt.
-        runs = devices.get("simt") if device.name == "cpu" else device
-        kernel = runs.kernel(path, entry or None)
-        kernel.launch((p.T, p.Hq), 256, reference.arguments(p), shared=4 * (p.capacity + p.D))
+        user.launch(devices.get("simt") if device.name == "cpu" else device, p, path, entry or None)
 
     summary = f"CUDA source {spec}"
     made = Variant(summary, False, dict.fromkeys(NAMES, launch))

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 
 from crucible.engine.events import EngineStopped, QueueFull, RequestError, Result, Token
 from crucible.engine.job import Job
@@ -16,6 +16,10 @@ from crucible.engine.stats import Stats
 from crucible.model.model import Model
 from crucible.model.tokenizer import StreamDecoder
 
+# Gets all that a step brought its requests, once a step, in the engine's thread: [(key, event)], where an
+# event is a Token, a Result, or the RequestError or EngineStopped that ended the request. It must not block.
+Listener = Callable[[list[tuple[Hashable, Token | Result | Exception]]], None]
+
 
 class Handle:
     """A submitted request: iterate it (or `async for`) for its Tokens and, last, its Result.
@@ -24,9 +28,10 @@ class Handle:
     both may be used from any thread, by one consumer. Leaving an `async for` early does not cancel.
     """
 
-    def __init__(self, engine: "Engine", id: int):
+    def __init__(self, engine: "Engine", id: int, listener: Listener | None = None, key: Hashable = None):
         self.id = id
         self._engine = engine
+        self._listener, self._key = listener, key
         self._events: deque[Token] = deque()
         self._end: Result | Exception | None = None
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
@@ -118,6 +123,17 @@ class Engine:
         """
         return self._submit(self.check(request, **changes))
 
+    def submit_all(self, requests: Sequence[tuple[Hashable, Checked]], listener: Listener) -> list[Handle]:
+        """Queue every (key, checked request), or none of them; `listener` gets their events by key.
+
+        Errors as `submit`. The handles are for cancelling only: their events go to the listener.
+        """
+        jobs = [(key, checked, StreamDecoder(self.model.tokenizer)) for key, checked in requests]
+        with self._lock:
+            self._refuse_if_stopped()
+            self._refuse_if_full(len(jobs))
+            return [self._enqueue(checked, decoder, listener, key) for key, checked, decoder in jobs]
+
     def check(self, request: Request | str | Sequence[int], **changes) -> Checked:
         """The request as it would run, or InputError; nothing is submitted."""
         return check(self.model, as_request(request, changes), self.limits)
@@ -184,6 +200,11 @@ class Engine:
             self._work.notify()
         self._thread.join()
 
+    def join(self) -> str | None:
+        """Wait for the engine's end, by `close` or by a failure: why it failed, or None."""
+        self._thread.join()
+        return self._failure
+
     def __enter__(self) -> "Engine":
         return self
 
@@ -193,20 +214,36 @@ class Engine:
     def _submit(self, request: Checked, wait: bool = False) -> Handle:
         decoder = StreamDecoder(self.model.tokenizer)
         with self._lock:
-            full = lambda: len(self._inbox) + len(self._loop.waiting) >= self.limits.queue  # noqa: E731
             if wait:
-                self._news.wait_for(lambda: self._stopping or self._failure is not None or not full())
+                ended = lambda: self._stopping or self._failure is not None  # noqa: E731
+                self._news.wait_for(lambda: ended() or self._room() > 0)
             self._refuse_if_stopped()
-            if full():
-                raise QueueFull(
-                    f"{self.limits.queue} requests wait already; try again later or raise the queue's limit"
-                )
-            handle = Handle(self, self._next_id)
-            self._inbox.append(Job(self._next_id, request, decoder, handle))
-            self._live[self._next_id] = handle
-            self._next_id += 1
-            self._work.notify()
-            return handle
+            self._refuse_if_full(1)
+            return self._enqueue(request, decoder)
+
+    def _enqueue(
+        self, request: Checked, decoder: StreamDecoder, listener: Listener | None = None, key: Hashable = None
+    ) -> Handle:
+        handle = Handle(self, self._next_id, listener, key)
+        self._inbox.append(Job(self._next_id, request, decoder, handle))
+        self._live[self._next_id] = handle
+        self._next_id += 1
+        totals = self._loop.totals
+        totals.queue_peak = max(totals.queue_peak, self.limits.queue - self._room())
+        self._work.notify()
+        return handle
+
+    def _room(self) -> int:
+        return self.limits.queue - len(self._inbox) - len(self._loop.waiting)
+
+    def _refuse_if_full(self, count: int) -> None:
+        room = self._room()
+        if count > room:
+            queue = self.limits.queue
+            some = (
+                f"{queue - room} requests wait already" if room < queue else f"{count} are asked for at once"
+            )
+            raise QueueFull(f"{some} and {queue} may; try again later or raise the queue's limit")
 
     def _refuse_if_stopped(self) -> None:
         if self._failure is not None:
@@ -249,18 +286,23 @@ class Engine:
     def _hand_out(self, events: list[tuple[Job, Event]]) -> None:
         """Give events to their handles, and wake each reader once."""
         loops: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
+        heard: dict[Listener, list] = {}
         with self._lock:
             for job, event in events:
                 handle: Handle = job.handle
-                if type(event) is Token:
-                    handle._events.append(event)
-                else:
+                if type(event) is not Token:
                     handle._end = event
                     self._live.pop(job.id, None)
+                if handle._listener is not None:
+                    heard.setdefault(handle._listener, []).append((handle._key, event))
+                elif type(event) is Token:
+                    handle._events.append(event)
                 if handle._waiter is not None:
                     self._collect(handle, loops)
             self._news.notify_all()
         _wake(loops)
+        for listener, news in heard.items():
+            listener(news)
 
     @staticmethod
     def _collect(handle: Handle, loops: dict) -> None:
@@ -274,6 +316,7 @@ class Engine:
     def _stop(self, failure: str | None) -> None:
         """End every request that has not ended: cancelled by close, or failed with the engine."""
         loops: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
+        heard: dict[Listener, list] = {}
         with self._lock:
             self._failure, self._stopping = failure, True
             jobs = {job.id: job for job in (*self._inbox, *self._loop.waiting, *self._loop.running)}
@@ -283,11 +326,15 @@ class Engine:
                 else:
                     why = f"the engine stopped: {failure}; no token of that step is given"
                     handle._end = EngineStopped(why)
+                if handle._listener is not None:
+                    heard.setdefault(handle._listener, []).append((handle._key, handle._end))
                 self._collect(handle, loops)
             self._live.clear()
             self._inbox.clear()
             self._news.notify_all()
         _wake(loops)
+        for listener, news in heard.items():
+            listener(news)
 
 
 def _bar(total: int, shown: bool):

@@ -239,6 +239,12 @@ class Loop:
         totals.steps += 1
         totals.prefill_rows += rows
         totals.decode_rows += len(todo.decode)
+        if rows and todo.decode:
+            totals.mixed_steps += 1
+            totals.mixed_prefill_rows += rows
+            totals.mixed_decode_rows += len(todo.decode)
+        elif rows:
+            totals.prefill_steps += 1
         totals.pass_seconds += pass_seconds
         totals.host_seconds += host
         self.timeline.append(
@@ -252,5 +258,6 @@ class Loop:
                 self.pool.cached,
                 pass_seconds,
                 host,
+                len(todo.prefill),
             )
         )

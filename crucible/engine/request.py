@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 
 from crucible.engine.scheduler import Limits, pages_for
 from crucible.errors import InputError
+from crucible.model.card import Card
 from crucible.model.generate import Options, check_request
-from crucible.model.model import Model
 from crucible.numerics.checks import whole
 from crucible.numerics.contract import PAGE_SIZE
 from crucible.sampling.params import SamplingParams
@@ -67,7 +67,7 @@ def as_request(request: "Request | str | Sequence[int]", changes: dict) -> Reque
     return Request(request, **changes)
 
 
-def check(model: Model, request: Request, limits: Limits) -> Checked:
+def check(model: Card, request: Request, limits: Limits) -> Checked:
     """The request with its text encoded and its seed drawn; InputError for the first rule it breaks."""
     for name in ("ignore_eos", "digests", "kv_digests"):
         if not isinstance(getattr(request, name), bool):

@@ -5,7 +5,10 @@ from typing import NamedTuple
 
 
 class StepRecord(NamedTuple):
-    """One step: seconds since the engine began, rows, pages held and cached, seconds in the pass and out."""
+    """One step: seconds since the engine began, rows, pages held and cached, seconds in the pass and out.
+
+    decode_rows is also the number of requests that decoded; prefill_requests those whose prompt rows ran.
+    """
 
     at: float
     prefill_rows: int
@@ -16,17 +19,26 @@ class StepRecord(NamedTuple):
     pages_cached: int
     pass_seconds: float
     host_seconds: float
+    prefill_requests: int = 0
 
 
 @dataclass
 class Counters:
-    """Running totals; pass_seconds is time inside the runner, host_seconds all other time of the steps."""
+    """Running totals; pass_seconds is time inside the runner, host_seconds all other time of the steps.
+
+    Of the steps, prefill_steps had prompt rows only and mixed_steps both kinds; the others only decoded.
+    """
 
     steps: int = 0
+    prefill_steps: int = 0
+    mixed_steps: int = 0
+    mixed_prefill_rows: int = 0
+    mixed_decode_rows: int = 0
     prefill_rows: int = 0
     decode_rows: int = 0
     tokens: int = 0
     submitted: int = 0
+    queue_peak: int = 0
     finished: int = 0
     cancelled: int = 0
     failed: int = 0
@@ -34,6 +46,11 @@ class Counters:
     recomputed_rows: int = 0
     pass_seconds: float = 0.0
     host_seconds: float = 0.0
+
+    @property
+    def decode_steps(self) -> int:
+        """Steps without prompt rows."""
+        return self.steps - self.prefill_steps - self.mixed_steps
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,11 @@ def bootstrap(
     members = [array[[g == name for g in groups]] for name in names]
     draws = np.asarray(inputs.bits(seed, _STREAM, resamples * len(names)), np.uint64)
     picks = ((draws * np.uint64(len(names))) >> np.uint64(32)).astype(int).reshape(resamples, len(names))
-    results = np.sort([statistic(np.concatenate([members[i] for i in row])) for row in picks])
+    known: dict[tuple[int, ...], float] = {}  # few groups are drawn in few ways
+    for row in map(tuple, picks.tolist()):
+        if row not in known:
+            known[row] = statistic(np.concatenate([members[i] for i in row]))
+    results = np.sort([known[row] for row in map(tuple, picks.tolist())])
     tail = (1 - level) / 2
     low, high = np.quantile(results, [tail, 1 - tail])
     return Interval(float(statistic(array)), float(low), float(high), level, len(names), resamples, seed)

@@ -2,37 +2,20 @@
 
 from collections.abc import Sequence
 
-from crucible import device as devices
 from crucible.evidence.environment import capture
 from crucible.evidence.record import Record, Series
 from crucible.gates.engine import EngineGate
 from crucible.gates.engine_controls import Control
-from crucible.model import synthetic
-from crucible.model.config import ModelConfig
-from crucible.model.model import Model
+from crucible.model.model import TINY, Model
 
 KIND = "engine gate"
 CLAIM = "what a request returns in any company equals its run alone, and every page comes back"
 NOT_CLAIMED = ("anything about speed", "devices, modes and models other than those named")
-TINY = ModelConfig(
-    architecture="llama",
-    layers=2,
-    hidden=64,
-    heads=2,
-    kv_heads=1,
-    head_dim=32,
-    ffn=96,
-    vocab=300,
-    context=1024,
-    rope_theta=10000.0,
-    eps=1e-5,
-    tied=False,
-)
 
 
 def tiny_model(device: str = "cpu") -> Model:
     """A two-layer random model on which the whole gate takes seconds."""
-    return Model.from_checkpoint(synthetic.open_synthetic(TINY, 7, "synthetic-2x64"), devices.get(device))
+    return Model.load(TINY, device)
 
 
 def records(gates: Sequence[EngineGate], controls: Sequence[Control] = (), seed: int = 0) -> list[Record]:

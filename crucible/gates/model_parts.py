@@ -5,29 +5,12 @@ from dataclasses import dataclass
 
 from crucible import device as devices
 from crucible.errors import InputError
-from crucible.gates.model_cases import SEED, STEPS, Corpus, Prompts, random_prompts, text_prompts
+from crucible.gates.model_cases import STEPS, Corpus, Prompts, random_prompts, text_prompts
 from crucible.gates.model_run import Workload
-from crucible.model.config import ModelConfig
 from crucible.model.fetch import cached
-from crucible.model.model import SYNTHETIC, Model, open_checkpoint
-from crucible.model.synthetic import open_synthetic
+from crucible.model.model import SYNTHETIC, TINY, Model, open_checkpoint
 
-TINY = "synthetic-2x64"
 STEPS_OF = {"int8": STEPS, "f32": 4}  # tokens of a sequence, at most
-_CONFIG = ModelConfig(
-    architecture="llama",
-    layers=2,
-    hidden=64,
-    heads=4,
-    kv_heads=2,
-    head_dim=64,
-    ffn=96,
-    vocab=700,
-    context=1024,
-    rope_theta=10000.0,
-    eps=1e-5,
-    tied=False,
-)
 
 
 @dataclass(frozen=True)
@@ -105,8 +88,7 @@ def _whole(model: str, mode: str) -> Part:
 
 def load(name: str, device: devices.Device, mode: str) -> Model:
     """A model of the gate, the tiny synthetic one included, on a device."""
-    checkpoint = open_synthetic(_CONFIG, SEED, TINY) if name == TINY else open_checkpoint(name)
-    return Model.from_checkpoint(checkpoint, device, mode)
+    return Model.from_checkpoint(open_checkpoint(name), device, mode)
 
 
 def prompts_of(model: Model, seed: int) -> Prompts:

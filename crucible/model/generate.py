@@ -11,6 +11,7 @@ from crucible.attention.variants import default, find
 from crucible.errors import InputError
 from crucible.kv.slices import Slice
 from crucible.model.cache import KVCache, pages_for
+from crucible.model.card import Card
 from crucible.model.decoding import Decoding
 from crucible.model.model import Model
 from crucible.model.tokenizer import StreamDecoder
@@ -113,7 +114,7 @@ class Generation:
 
 
 def check_request(
-    model: Model, prompt: str | Sequence[int], options: Options
+    model: Card, prompt: str | Sequence[int], options: Options
 ) -> tuple[list[int], SamplingParams]:
     """Token ids and sampling parameters of a request, or InputError for the first rule it breaks."""
     params = options.sampling()

@@ -1,4 +1,4 @@
-"""The synthetic-12x768 model: the seed geometry with counter-based weights, the same on every machine."""
+"""Synthetic models: counter-based weights, the same on every machine, and a tokenizer of bytes."""
 
 import hashlib
 
@@ -25,8 +25,27 @@ CONFIG = ModelConfig(
     eps=1e-5,
     tied=True,
 )
-# Digest of all weights in the order of CONFIG.tensor_shapes(); see `weights_digest`.
+# Two layers, for tests and gates: a pass takes a millisecond. Grouped heads of 64, so that every attention
+# kernel covers it; a vocabulary that is no multiple of a kernel's tile.
+TINY = "synthetic-2x64"
+TINY_SEED = 20260908
+TINY_CONFIG = ModelConfig(
+    architecture="llama",
+    layers=2,
+    hidden=64,
+    heads=4,
+    kv_heads=2,
+    head_dim=64,
+    ffn=96,
+    vocab=700,
+    context=1024,
+    rope_theta=10000.0,
+    eps=1e-5,
+    tied=False,
+)
+# Digests of all weights, in the order of tensor_shapes(); see `weights_digest`.
 WEIGHTS_DIGEST = "f35664035c63d691322a78703ed622dc"
+TINY_WEIGHTS_DIGEST = "b1229d7dc9e2ef847c9010ecd2fb9be5"
 
 # Standard deviations, chosen for behaviour like a trained model's: scores of about +-3 (queries and
 # keys), branches that outweigh the token's own embedding after one layer (so a token does not just
@@ -82,6 +101,12 @@ def weights_digest(checkpoint: Checkpoint) -> str:
     for name in checkpoint.config.tensor_shapes():
         h.update(np.ascontiguousarray(checkpoint.read_tensor(name), "<f4"))
     return h.hexdigest()
+
+
+def open_named(name: str) -> Checkpoint:
+    """Checkpoint of one of the synthetic models that have a name: NAME or TINY."""
+    config, seed = {NAME: (CONFIG, SEED), TINY: (TINY_CONFIG, TINY_SEED)}[name]
+    return open_synthetic(config, seed, name)
 
 
 def open_synthetic(config: ModelConfig = CONFIG, seed: int = SEED, name: str = NAME) -> Checkpoint:

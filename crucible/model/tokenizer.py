@@ -3,6 +3,7 @@
 import codecs
 import functools
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,9 +19,13 @@ class Tokenizer(Protocol):
     """What the engine needs of a tokenizer; ids are ints below `vocab`."""
 
     vocab: int
+    controls: Mapping[str, int]  # spelling and id of the control tokens
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; control tokens written out in it are recognised."""
+
+    def encode_letters(self, text: str) -> list[int]:
+        """Token ids of `text` as a part of a prompt; control tokens written out in it are letters."""
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that a token adds to the text; empty for a control token."""
@@ -72,6 +77,39 @@ class BpeTokenizer:
         """Token ids of `text`, with the begin-of-text token in front where the checkpoint asks for it."""
         ids = self._inner.encode(text, add_special_tokens=False).ids
         return ids if self._bos is None or ids[:1] == [self._bos] else [self._bos, *ids]
+
+    @functools.cached_property
+    def controls(self) -> dict[str, int]:
+        """Spelling and id of the control tokens."""
+        named = ((self._inner.id_to_token(token), token) for token in sorted(self._control))
+        return {name: token for name, token in named if name}
+
+    def encode_letters(self, text: str) -> list[int]:
+        """Token ids of `text` without control tokens; UnsupportedError where its parts do not stand alone."""
+        if not self._byte_level or any(
+            token.special and (token.lstrip or token.rstrip or token.single_word)
+            for token in self._inner.get_added_tokens_decoder().values()
+        ):
+            raise UnsupportedError(
+                "a message spells a control token, which this tokenizer cannot tell from text; leave it out"
+            )
+        bare, places = self._bare
+        ids = [places.get(token, token) for token in bare.encode(text, add_special_tokens=False).ids]
+        if not self._control.isdisjoint(ids):
+            raise UnsupportedError("a message spells a control token that this vocabulary has as a word too")
+        return ids
+
+    @functools.cached_property
+    def _bare(self) -> tuple[Any, dict[int, int]]:
+        """The same model without control tokens, and its ids of other added tokens -> their ids here."""
+        inner, bare = self._inner, type(self._inner)(self._inner.model)
+        if inner.normalizer is not None:
+            bare.normalizer = inner.normalizer
+        if inner.pre_tokenizer is not None:
+            bare.pre_tokenizer = inner.pre_tokenizer
+        others = {i: token for i, token in inner.get_added_tokens_decoder().items() if not token.special}
+        bare.add_tokens(list(others.values()))
+        return bare, {bare.token_to_id(token.content): i for i, token in others.items()}
 
     @functools.lru_cache(maxsize=1 << 16)  # noqa: B019 - lives as long as the model
     def token_bytes(self, token: int) -> bytes:
@@ -220,6 +258,7 @@ class ByteTokenizer:
     """
 
     CONTROL = ("<|begin|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
+    _CONTROLS = re.compile("(" + "|".join(map(re.escape, CONTROL)) + ")")
     _SYLLABLES = tuple(c + v for c in "bdfgklmnprstvz" for v in "aeiou")
 
     def __init__(self, vocab: int):
@@ -229,6 +268,11 @@ class ByteTokenizer:
         self.vocab = vocab
         self._first_word = first
 
+    @property
+    def controls(self) -> dict[str, int]:
+        """Spelling and id of the control tokens."""
+        return {name: self.control_id(name) for name in self.CONTROL}
+
     @classmethod
     def control_id(cls, name: str) -> int:
         """Id of a control token such as "<|end|>"."""
@@ -236,13 +280,17 @@ class ByteTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Bytes of the UTF-8 text; control tokens written out become their ids."""
-        ids: list[int] = []
-        while text:
-            at, name = min(((text.find(c), c) for c in self.CONTROL if c in text), default=(len(text), ""))
-            ids += text[:at].encode("utf-8", "surrogatepass")
-            ids += [self.control_id(name)] if name else []
-            text = text[at + len(name) :]
+        controls, ids = self.controls, []
+        for part in self._CONTROLS.split(text):
+            if part in controls:
+                ids.append(controls[part])
+            else:
+                ids += part.encode("utf-8", "surrogatepass")
         return ids
+
+    def encode_letters(self, text: str) -> list[int]:
+        """Bytes of the UTF-8 text."""
+        return list(text.encode("utf-8", "surrogatepass"))
 
     def _word(self, index: int) -> str:
         count = len(self._SYLLABLES)

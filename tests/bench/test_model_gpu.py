@@ -71,7 +71,18 @@ def test_what_needs_a_gpu_says_so():
     from crucible.model import synthetic
 
     with pytest.raises(UnavailableError, match="device cuda"):
-        profile(Model("x", synthetic.CONFIG, "f32", device.get("cpu"), None, None), 1, 1)
+        profile(
+            Model(
+                name="x",
+                config=synthetic.CONFIG,
+                mode="f32",
+                device=device.get("cpu"),
+                transformer=None,
+                load_tokenizer=None,
+            ),
+            1,
+            1,
+        )
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,21 @@ def test_the_youngest_is_preempted_and_resumes_as_if_nothing_had_happened(ledger
     assert loop.totals.recomputed_rows > 0
 
 
+def test_steps_are_counted_by_the_kinds_of_rows_that_they_run(ledger, make_job):
+    loop = Loop(ledger(16), Limits(pages=16))
+    loop.submit(make_job(0, [1] * 20, 4))
+    loop.submit(make_job(1, [2] * 5, 4))
+    loop.step()  # both prompts
+    loop.step()  # two decode
+    loop.submit(make_job(2, [3] * 7, 2))
+    loop.step()  # the third prompt beside two decoding requests
+    drain(loop)
+    totals, steps = loop.totals, loop.timeline
+    assert (totals.prefill_steps, totals.mixed_steps, totals.decode_steps) == (1, 1, 2)
+    assert (totals.mixed_prefill_rows, totals.mixed_decode_rows) == (7, 2)
+    assert [(s.prefill_requests, s.decode_rows) for s in steps] == [(2, 0), (0, 2), (1, 2), (0, 3)]
+
+
 @pytest.mark.parametrize("moment", ["queued", "mid-chunk", "between steps", "decoding"])
 def test_a_cancelled_request_returns_its_pages_before_the_next_step(ledger, make_job, moment):
     loop = Loop(ledger(8), Limits(pages=8, prefill_budget=16))

@@ -5,7 +5,7 @@ import pytest
 
 from crucible.model import synthetic
 from crucible.model.generate import generate
-from crucible.model.model import Model
+from crucible.model.model import Model, open_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -13,8 +13,13 @@ def model():
     return Model.load(synthetic.NAME, device="cpu", mode="int8")
 
 
-def test_all_weights_have_the_pinned_digest():
-    assert synthetic.weights_digest(synthetic.open_synthetic()) == synthetic.WEIGHTS_DIGEST
+@pytest.mark.parametrize(
+    "name, digest",
+    [(synthetic.NAME, synthetic.WEIGHTS_DIGEST), (synthetic.TINY, synthetic.TINY_WEIGHTS_DIGEST)],
+)
+def test_all_weights_have_the_pinned_digest(name, digest):
+    checkpoint = open_checkpoint(name)
+    assert checkpoint.name == name and synthetic.weights_digest(checkpoint) == digest
 
 
 def test_another_seed_gives_other_weights():

@@ -1,0 +1,62 @@
+"""The service as an ASGI application: faces, errors, keys, request ids, health, metrics."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from fastapi import FastAPI
+
+from crucible import __version__
+from crucible.service import answers, health
+from crucible.service.backend import Backend
+from crucible.service.envelope import Envelope
+from crucible.service.metrics import Metrics
+from crucible.service.sse import json_reply
+from crucible.service.state import Service, Settings
+
+Lifespan = Callable[[Service], AbstractAsyncContextManager]
+# Of uvicorn.Config: it names no server, and the log is ours.
+SERVER = {"server_header": False, "access_log": False, "log_config": None, "ws": "none"}
+
+
+def create_app(backend: Backend, settings: Settings, lifespan: Lifespan | None = None) -> FastAPI:
+    """An application over a backend; it closes the backend when it ends.
+
+    `lifespan(service)` is entered when the server starts and left when it stops, before the close.
+    """
+    here = Service(backend, settings)
+    metrics = Metrics(here)
+
+    @contextlib.asynccontextmanager
+    async def living(app: FastAPI):
+        try:
+            # Kept from then on: it reads every token of the vocabulary, and maybe the model's files.
+            await asyncio.to_thread(backend.card.fingerprint)
+            async with lifespan(here) if lifespan else contextlib.nullcontext():
+                yield
+        finally:
+            await backend.close()
+
+    app = FastAPI(
+        title="Crucible",
+        version=__version__,
+        summary="One engine behind several faces; equal requests with equal seeds give equal tokens",
+        lifespan=living,
+        openapi_url=None,  # ours is made in a thread: it takes a second, and streams go on meanwhile
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.service = here
+    answers.install(app)
+    app.include_router(health.router(metrics))
+    for face in answers.FACES.values():
+        app.include_router(face.router())
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def document():
+        return json_reply(await asyncio.to_thread(app.openapi))
+
+    app.add_middleware(Envelope, service=here, metrics=metrics)
+    return app

@@ -1,0 +1,209 @@
+"""Bodies of requests: read within a time and a size, and JSON without what its readers disagree about."""
+
+import asyncio
+import json
+import math
+import re
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict
+from starlette.routing import Match
+
+from crucible.service.complaints import refusal_of
+from crucible.service.failure import Refusal
+from crucible.service.state import Settings, service
+
+MAX_DEPTH = 64
+_IN_THE_LOOP = 1 << 16  # bytes; a larger body is parsed in a thread, so that running streams go on
+_TEXTS = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+_TO_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+
+def _fail_fast(schema: Any) -> None:
+    """Make every list in a core schema of pydantic's end at its first error."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "list":
+            schema["fail_fast"] = True
+        schema = list(schema.values())
+    if isinstance(schema, list | tuple):
+        for part in schema:
+            _fail_fast(part)
+
+
+class Body(BaseModel):
+    """Base of the faces' bodies: no field is passed over and no value is converted.
+
+    A list is checked up to its first wrong item: a body has room for a million.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source, handler):
+        schema = handler(source)
+        _fail_fast(schema)
+        return schema
+
+
+class StrictRoute(APIRoute):
+    """A route whose JSON body is checked before its pydantic model; what breaks a rule is a Refusal.
+
+    A face that answers a wrong field with another status overrides `invalid`.
+    """
+
+    invalid = 422
+
+    def get_route_handler(self):
+        """FastAPI's own, behind the checks."""
+        handle, invalid = super().get_route_handler(), self.invalid
+
+        async def strict(request: Request):
+            body = None
+            if self.body_field is not None:
+                request = _Parsed(request.scope, request.receive)
+                body = await request.take(service(request).settings)
+            try:
+                return await handle(request)
+            except RequestValidationError as error:
+                raise refusal_of(error, body, invalid) from None
+
+        return strict
+
+
+def with_header(name: str, route: type[StrictRoute] = StrictRoute) -> type[StrictRoute]:
+    """A route class that only matches requests with the header `name`: two faces may share a path."""
+    key = name.lower().encode()
+
+    class Headed(route):
+        def matches(self, scope):
+            match, child = super().matches(scope)
+            named = any(header == key for header, _ in scope.get("headers", ()))
+            return (match, child) if named else (Match.NONE, {})
+
+    return Headed
+
+
+class _Parsed(Request):
+    """A request whose body was read and parsed by our rules."""
+
+    async def take(self, settings: Settings) -> dict[str, Any]:
+        kind = self.headers.get("content-type", "").split(";")[0].strip().lower()
+        if kind != "application/json":
+            shown = repr(kind[:60]) if kind else "missing"
+            raise Refusal(415, f"content-type is {shown}; send application/json", code="not_json")
+        self._raw = await read(self, settings)
+        if len(self._raw) <= _IN_THE_LOOP:
+            self._value = parse(self._raw)
+        else:
+            self._value = await asyncio.to_thread(parse, self._raw)
+        return self._value
+
+    async def body(self) -> bytes:
+        return self._raw
+
+    async def json(self) -> Any:
+        return self._value
+
+
+async def read(request: Request, settings: Settings) -> bytes:
+    """The whole body; Refusal 413 beyond max_body bytes, 408 if it is not there within read_timeout."""
+    limit = settings.max_body
+    too_large = Refusal(
+        413, f"the body is larger than {limit} bytes; send a shorter request", code="too_large"
+    )
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared[:20]) > limit:
+        raise too_large
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(settings.read_timeout):
+            async for part in request.stream():
+                parts.append(part)
+                size += len(part)
+                if size > limit:
+                    raise too_large
+    except TimeoutError:
+        raise Refusal(
+            408, f"the body did not arrive within {settings.read_timeout:g} s; send it again", code="timeout"
+        ) from None
+    return b"".join(parts)
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """The JSON object in `raw`; Refusal 400 for anything else, and for what JSON readers disagree about:
+    NaN and Infinity, numbers beyond f64, keys given twice, halves of surrogate pairs, endless nesting."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise _bad(f"the body is not UTF-8 at byte {error.start}; encode it as UTF-8") from None
+    _check_depth(raw)
+    try:
+        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_number)
+    except json.JSONDecodeError as error:
+        raise _bad(f"the body is not JSON: {error.msg} at character {error.pos}") from None
+    except ValueError:
+        raise _bad("the body holds an integer of more digits than can be read; give a shorter one") from None
+    if not isinstance(value, dict):
+        raise _bad(f"the body is a JSON {_kind(value)}; send an object")
+    if b"\\ud" in raw or b"\\uD" in raw:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise _bad("the body holds half of a surrogate pair (\\ud800 to \\udfff); send both") from None
+    return value
+
+
+def _bad(message: str) -> Refusal:
+    return Refusal(400, message, code="invalid_json")
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case list():
+            return "array"
+        case str():
+            return "string"
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+    return "number"
+
+
+def _check_depth(raw: bytes) -> None:
+    """Refuse what is nested too deep, before the parser gets there; brackets in texts do not count.
+
+    Taking out every pair that holds nothing more removes one level.
+    """
+    if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
+        return
+    brackets = _TEXTS.sub(b"", raw).translate(_TO_SQUARE, _NO_BRACKETS)
+    for _ in range(MAX_DEPTH):
+        brackets = brackets.replace(b"[]", b"")
+    # Without a pair left there are only brackets that have no partner: the parser's business unless endless.
+    if b"[]" in brackets or brackets.count(b"[") > MAX_DEPTH:
+        raise _bad(f"the body is nested deeper than {MAX_DEPTH} levels; flatten it")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise _bad(f"the body gives the key {twice[:60]!a} twice; give it once")
+    return made
+
+
+def _constant(name: str) -> float:
+    raise _bad(f"the body holds {name}, which is not JSON; give a finite number")
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise _bad(f"the body holds {text[:40]}, which is beyond a 64-bit float; give a finite number")
+    return value

@@ -1,0 +1,68 @@
+"""Around every request: its id, its key, its line in the log, and an answer whatever happened inside."""
+
+import secrets
+import time
+
+from starlette.datastructures import Headers, MutableHeaders
+
+from crucible.service import logs
+from crucible.service.answers import CLIENT_GONE, answer, face_of
+from crucible.service.auth import lets_in
+from crucible.service.failure import Failure, failure_of
+from crucible.service.metrics import Metrics
+from crucible.service.state import Service
+from crucible.service.tally import Tally
+
+_NO_KEY = Failure(
+    401,
+    "no right API key; send Authorization: Bearer KEY or x-api-key: KEY",
+    None,
+    "wrong_key",
+)
+
+
+class Envelope:
+    """ASGI middleware; an error that nobody foresaw becomes a 500, or the end of a reply that had begun."""
+
+    def __init__(self, app, service: Service, metrics: Metrics):
+        self.app, self.service, self.metrics = app, service, metrics
+
+    async def __call__(self, scope, receive, send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        tally = Tally(face_of(scope["path"], headers), "req_" + secrets.token_hex(12))
+        scope.setdefault("state", {})["tally"] = tally
+        status = 0
+
+        async def named(message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                out = MutableHeaders(scope=message)
+                out["x-request-id"] = tally.request_id
+                if tally.face == "anthropic":
+                    out["request-id"] = tally.request_id
+            await send(message)
+
+        self.service.inflight += 1
+        try:
+            if lets_in(scope["path"], headers, self.service.settings.api_key):
+                await self.app(scope, receive, named)
+            else:
+                tally.code = _NO_KEY.code
+                await answer(tally.face, _NO_KEY, tally.request_id)(scope, receive, named)
+        except Exception as error:
+            logs.unforeseen(tally, error)
+            failure = failure_of(error)
+            tally.code = failure.code
+            if not status:  # else the reply stays unfinished, which tells the client
+                await answer(tally.face, failure, tally.request_id)(scope, receive, named)
+        finally:
+            self.service.inflight -= 1
+            seconds = time.perf_counter() - tally.began
+            route = getattr(scope.get("route"), "path", None)
+            self.metrics.request_ended(tally, status or CLIENT_GONE, seconds)
+            logs.request_ended(tally, scope["method"], route, status or CLIENT_GONE, seconds)

@@ -1,0 +1,1 @@
+"""The chat in a terminal: sources of answers, the conversation, and the screen around it."""

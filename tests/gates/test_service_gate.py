@@ -1,0 +1,170 @@
+"""The service gate and the HTTP oracle find what is wrong, and nothing where nothing is."""
+
+import copy
+import dataclasses
+
+import pytest
+
+from crucible.errors import InputError
+from crucible.evidence.record import to_json
+from crucible.gates import http_oracle as oracle
+from crucible.gates.http_record import to_record
+from crucible.gates.service import BELOW, OVER, Load, Phase, ServiceGate
+from crucible.gates.service_record import record, summary
+from crucible.gates.service_traffic import Answer, Watched
+from crucible.service.load.target import Target
+
+
+def engine(used=0, cancelled=0, failed=0, peak=0) -> dict:
+    return {
+        "engine": {
+            "queue": {"waiting": 0, "running": 0},
+            "queue_peak": peak,
+            "pages": {"used": used},
+            "requests": {"cancelled": cancelled, "failed": failed},
+        },
+        "limits": {"queue": 4},
+        "engine_restarts": 0,
+    }
+
+
+def held() -> ServiceGate:
+    """A gate whose made-up run holds in everything."""
+    gate = ServiceGate(Target("127.0.0.1", 1), 1)
+    state = {"seed": 7, "next_draw": 3}
+    gate.alone = {0: Answer(0, 200, (5, 6, 7), state), 1: Answer(1, 200, (8, 9, 1), state)}
+    whole, left = [gate.alone[0], gate.alone[1]], [Answer(0, 200, (5, 6), left=True)]
+    refused = [Answer(1, 429, retry_after="1")]
+    seen = Watched([0, 2], [1], [3], [100 << 20] * 4)
+    gate.phases = [
+        Phase(Load(BELOW, 1, 3), [*whole, *left], seen, engine(), engine(0, 1, 0, 1), 1.0, 100 << 20),
+        Phase(Load(OVER, 9, 4), [*whole, *refused], seen, engine(0, 1), engine(0, 1, 0, 4), 1.0, 100 << 20),
+    ]
+    return gate
+
+
+def spoil_token(gate):
+    gate.phases[1].answers[0] = Answer(0, 200, (5, 6, 8), gate.alone[0].random_state)
+
+
+def spoil_state(gate):
+    gate.phases[0].answers[1] = Answer(1, 200, (8, 9, 1), {"seed": 7, "next_draw": 4})
+
+
+def spoil_beginning(gate):
+    gate.phases[0].answers[2] = Answer(0, 200, (5, 7), left=True)
+
+
+def spoil_status(gate):
+    gate.phases[0].answers[0] = Answer(0, 500)
+
+
+def spoil_stream(gate):
+    gate.phases[0].answers[0] = Answer(0, 200, (5,), error="the connection ended before the reply did")
+
+
+def spoil_hint(gate):
+    gate.phases[1].answers[2] = Answer(1, 429)
+
+
+def spoil_refusal(gate):
+    gate.phases[0].answers[0] = Answer(0, 429, retry_after="1")
+
+
+def spoil_pages(gate):
+    gate.phases[1].settled = engine(1, 1, 0, 4)
+
+
+def spoil_queue(gate):
+    gate.phases[1].settled = engine(0, 1, 0, 5)
+
+
+def spoil_memory(gate):
+    gate.phases[1].memory = 200 << 20
+
+
+def spoil_failure(gate):
+    gate.phases[1].settled = engine(0, 1, 1, 4)
+
+
+def spoil_restart(gate):
+    gate.phases[1].settled = engine(0, 1, 0, 4) | {"engine_restarts": 1}
+
+
+def spoil_cancels(gate):
+    gate.phases[0].settled = engine(0, 0, 0, 1)
+
+
+def spoil_silence(gate):
+    gate.phases[1].seen = dataclasses.replace(gate.phases[1].seen, unanswered=1)
+
+
+SPOILS = [f for name, f in sorted(globals().items()) if name.startswith("spoil_")]
+
+
+def test_a_run_in_which_all_is_well_passes():
+    gate = held()
+    gate.judge(True)
+    assert gate.passed, gate.checks
+    made = record(gate, "cpu", {"model": "made up"})
+    assert made.verdict == "pass" and made.elements == 12 and to_json([made])
+    assert len(summary(gate)) == 2 + len(gate.checks)
+
+
+@pytest.mark.parametrize("spoil", SPOILS, ids=lambda f: f.__name__.removeprefix("spoil_"))
+def test_whatever_goes_wrong_fails_the_gate(spoil):
+    gate = held()
+    spoil(gate)
+    gate.judge(True)
+    assert not gate.passed and record(gate, "cpu", {}).verdict == "fail"
+
+
+def test_a_service_that_is_not_ready_afterwards_fails_the_gate():
+    gate = held()
+    gate.judge(False)
+    assert not gate.passed
+
+
+def answers() -> list[oracle.Exchange]:
+    asked = oracle.requests("m", 4, 8, 1)
+    reply = {"tokens": [1, 2, 3], "usage": {"completion_tokens": 3}, "random_state": {"seed": 3}}
+    return [dataclasses.replace(e, status=200, reply=copy.deepcopy(reply)) for e in asked]
+
+
+def test_a_recording_equals_itself_and_survives_a_file(tmp_path):
+    path = oracle.save(tmp_path / "a.json.gz", {"model": "m"}, answers())
+    facts, found = oracle.load(path)
+    assert facts == {"model": "m"} and found == answers()
+    assert [oracle.compare(a, b) for a, b in zip(answers(), found, strict=True)] == [None] * len(found)
+    assert oracle.save(tmp_path / "b.json.gz", facts, found).read_bytes() == path.read_bytes()
+    assert to_record(facts, found, [], "cpu", {}).verdict == "pass"
+
+
+@pytest.mark.parametrize("faces", ["native", "openai completion", "openai chat", "anthropic messages"])
+def test_every_face_is_asked(faces):
+    assert any(exchange.name.startswith(faces) for exchange in answers())
+
+
+def test_one_changed_token_is_named():
+    before, after = answers(), answers()
+    after[2].reply["tokens"][1] = 9
+    found = [d for d in map(oracle.compare, before, after) if d is not None]
+    assert [str(d) for d in found] == [f"{before[2].name}: reply.tokens[1]: 2 was recorded, 9 came"]
+    assert to_record({}, after, found, "cpu", {}).verdict == "fail"
+
+
+def test_a_missing_token_a_number_as_a_text_and_another_status_are_differences():
+    before, after = answers(), answers()
+    after[0].reply["tokens"].pop()
+    after[1].reply["random_state"]["seed"] = "3"
+    after[2] = dataclasses.replace(after[2], status=500)
+    found = [d.where for d in map(oracle.compare, before, after) if d is not None]
+    assert found == ["reply.tokens: items", "reply.random_state.seed", "status"]
+
+
+@pytest.mark.parametrize("text", [b"", b"not gzip", b'{"format": "x"}'])
+def test_what_is_no_recording_is_refused(tmp_path, text):
+    path = tmp_path / "x.json.gz"
+    path.write_bytes(text)
+    with pytest.raises(InputError, match="is no recording"):
+        oracle.load(path)
