@@ -38,8 +38,10 @@ class Build:
     checkout: str = ""
 
     def environment(self) -> dict[str, str]:
-        """Variables of its processes; the caller's PYTHONPATH does not reach another build."""
-        return {**os.environ, "PYTHONPATH": self.checkout}
+        """Variables of its processes; the caller's PYTHONPATH and commit's name reach no other build."""
+        ours = self == own_build()
+        kept = {name: v for name, v in os.environ.items() if ours or name != "CRUCIBLE_COMMIT"}
+        return {**kept, "PYTHONPATH": self.checkout}
 
     @functools.cache  # noqa: B019 - builds are few and live as long as the process
     def identity(self) -> dict[str, object]:

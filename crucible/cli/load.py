@@ -15,7 +15,7 @@ Examples:
 
   crucible load --arrivals poisson --rate 4 --count 100 --lengths 33,535 --raw samples.json.gz
 
-  crucible load --shape 4x64 --check-against openai
+  crucible load --shape 1x256 --bursts 10 --check-against openai
 """
 
 

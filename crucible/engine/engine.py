@@ -200,6 +200,11 @@ class Engine:
             self._work.notify()
         self._thread.join()
 
+    @property
+    def failure(self) -> str | None:
+        """Why the engine stopped by itself; None while it runs, and after `close`."""
+        return self._failure
+
     def join(self) -> str | None:
         """Wait for the engine's end, by `close` or by a failure: why it failed, or None."""
         self._thread.join()

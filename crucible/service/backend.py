@@ -91,9 +91,13 @@ class LocalBackend:
 
     def __init__(self, engine: Engine):
         self.engine, self.card, self.limits = engine, engine.model, engine.limits
-        self.failure: str | None = None
         self._keys = itertools.count()
         self._streams: dict[int, Stream] = {}
+
+    @property
+    def failure(self) -> str | None:
+        """As Backend.failure."""
+        return self.engine.failure
 
     def check(self, request: Request) -> Checked:
         """As Backend.check."""

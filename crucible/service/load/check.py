@@ -72,7 +72,13 @@ class Found:
         lines = ["  ".join(v.ljust(w) for v, w in zip(row, widths, strict=True)).rstrip() for row in rows]
         lines += [f"failed: {why} (x{count})" for why, count in self.failed.items()]
         said = f"the clients agree within {AGREE:.0%}" if self.agrees else f"not within {AGREE:.0%}"
-        return "\n".join([*lines, f"{said}: {self.name}, openai face, bursts of both in turn"])
+        lines.append(f"{said}: {self.name}, openai face, bursts of both in turn")
+        if any(len(burst) > 1 for burst in self.ours):
+            lines.append(
+                "requests sent at once share a step of the engine or miss it by milliseconds, which differ "
+                "between clients; bursts of one request (1x256) compare the clients alone"
+            )
+        return "\n".join(lines)
 
     def to_record(self) -> Record:
         """Kind `load-check`; counts are of requests."""

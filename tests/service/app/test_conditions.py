@@ -86,11 +86,9 @@ def test_nothing_new_is_taken_while(open_server, post, face, condition):
 def test_a_dead_engine_is_a_503_that_says_why(serve, tiny, gate, post, face, until):
     server = serve(tiny, gate=gate)
     gate.fail(RuntimeError("the device fell off"))
-    server.service.backend.failure = None
     first = post(server, face)
     assert first.status_code == 503 and "the device fell off" in face.said(first)
-    until(lambda: server.engine.stats().failure, "the engine has stopped")
-    server.service.backend.failure = server.engine.stats().failure
+    until(lambda: server.engine.failure, "the engine has stopped")
     again = post(server, face)
     assert again.status_code == 503 and "the device fell off" in face.said(again)
     health = server.get("/health/ready")

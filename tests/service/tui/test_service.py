@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 
 import httpx
 import pytest
@@ -191,14 +192,28 @@ def test_the_model_loads_with_its_progress_told(play):
 
 
 def test_leaving_while_the_model_loads_ends_the_load(play):
-    source = LocalSource("synthetic-12x768", "int8", "cpu")
+    begun, left, blocks = threading.Event(), threading.Event(), []
+
+    class Slow(LocalSource):
+        async def open(self, progress):
+            def held(done, total):
+                blocks.append(done)
+                begun.set()
+                assert left.wait(30)
+
+            return await super().open(held)
+
+        async def close(self):
+            await super().close()
+            left.set()
 
     async def scene(stage):
-        await stage.until(lambda: stage.app.query("#opening"))
+        await stage.until(begun.is_set)
         await stage.press("ctrl+q")
 
+    source = Slow("synthetic-2x64", "int8", "cpu")
     assert play(source, scene, opened=False).return_code == 0
-    assert source._backend is None
+    assert source._backend is None and len(blocks) == 1
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://", "http://[::1", "x y"])
