@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Hashable, Sequence
 
 from crucible.engine.events import EngineStopped, QueueFull, RequestError, Result, Token
+from crucible.engine.handle import Handle, Listener
 from crucible.engine.job import Job
 from crucible.engine.loop import Event, Loop
 from crucible.engine.request import Checked, Request, as_request, check
@@ -15,73 +16,6 @@ from crucible.engine.scheduler import Limits
 from crucible.engine.stats import Stats
 from crucible.model.model import Model
 from crucible.model.tokenizer import StreamDecoder
-
-# Gets all that a step brought its requests, once a step, in the engine's thread: [(key, event)], where an
-# event is a Token, a Result, or the RequestError or EngineStopped that ended the request. It must not block.
-Listener = Callable[[list[tuple[Hashable, Token | Result | Exception]]], None]
-
-
-class Handle:
-    """A submitted request: iterate it (or `async for`) for its Tokens and, last, its Result.
-
-    Iteration and `result` raise RequestError if the request failed and EngineStopped if the engine did;
-    both may be used from any thread, by one consumer. Leaving an `async for` early does not cancel.
-    """
-
-    def __init__(self, engine: "Engine", id: int, listener: Listener | None = None, key: Hashable = None):
-        self.id = id
-        self._engine = engine
-        self._listener, self._key = listener, key
-        self._events: deque[Token] = deque()
-        self._end: Result | Exception | None = None
-        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
-
-    @property
-    def done(self) -> bool:
-        """The request has ended; tokens may still be unread."""
-        return self._end is not None
-
-    def cancel(self) -> None:
-        """End the request at the next step boundary; it returns what it has, as `cancelled`. Never blocks."""
-        self._engine.cancel(self)
-
-    def result(self, timeout: float | None = None) -> Result:
-        """Wait for the end; TimeoutError after `timeout` seconds without it."""
-        if not self._engine._wait(lambda: self._end is not None, timeout):
-            raise TimeoutError(f"request {self.id} has not ended within {timeout} s; it goes on")
-        return self._finished()
-
-    def __iter__(self) -> Iterator[Token | Result]:
-        while True:
-            self._engine._wait(lambda: self._events or self._end is not None, None)
-            while self._events:
-                yield self._events.popleft()
-            if self._end is not None and not self._events:
-                yield self._finished()
-                return
-
-    async def __aiter__(self) -> AsyncIterator[Token | Result]:
-        flag = asyncio.Event()
-        self._waiter = (asyncio.get_running_loop(), flag)
-        try:
-            while True:
-                flag.clear()
-                while self._events:
-                    yield self._events.popleft()
-                if self._end is not None:
-                    if self._events:
-                        continue
-                    yield self._finished()
-                    return
-                await flag.wait()
-        finally:
-            self._waiter = None
-
-    def _finished(self) -> Result:
-        assert self._end is not None
-        if isinstance(self._end, Exception):
-            raise self._end
-        return self._end
 
 
 class Engine:

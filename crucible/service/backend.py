@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from crucible.engine.engine import Engine, Handle
+from crucible.engine.engine import Engine
 from crucible.engine.events import Result, Token
+from crucible.engine.handle import Handle
 from crucible.engine.request import Checked, Request, check
 from crucible.engine.scheduler import Limits
 from crucible.engine.stats import Stats

@@ -16,7 +16,8 @@ from dataclasses import replace
 
 import zmq
 
-from crucible.engine.engine import Engine, Handle
+from crucible.engine.engine import Engine
+from crucible.engine.handle import Handle
 from crucible.errors import CrucibleError
 from crucible.service.channel import protocol
 from crucible.service.channel.protocol import Load, encode
