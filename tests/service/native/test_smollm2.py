@@ -1,4 +1,4 @@
-"""SmolLM2 behind `crucible serve`, in processes of its own: the published tokens, digests and random state."""
+"""SmolLM2 behind `crucible serve`, in processes of its own: published tokens, digests and random state."""
 
 from pathlib import Path
 
