@@ -17,7 +17,7 @@
 # **Question.** Two attention kernels give the same bits. Which one should serve, and how would we know?
 #
 # **Answer.** Both serve the same requests from fresh processes, in alternating rounds. One changed token
-# refuses the candidate at once. What is left is decided by paired changes of what a client sees, beside the
+# refuses the candidate at once. The rest is decided by paired changes of what a client sees, beside the
 # state of the machine.
 
 # %%

@@ -31,9 +31,12 @@ def pictures(request) -> Path | None:
     return Path(folder).resolve() if folder else None
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
-    """The browser, started once. Skips where playwright or Chromium is absent."""
+    """The browser. Skips where playwright or Chromium is absent.
+
+    It ends with its file: playwright's event loop runs until then, and no other test could run one of its own.
+    """
     reason = "needs playwright: pip install playwright"
     api = pytest.importorskip("playwright.sync_api", reason=reason)
     path = next((found for name in NAMES if (found := shutil.which(name))), None)
@@ -45,7 +48,7 @@ def chromium():
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab(chromium, tmp_path_factory):
     """JupyterLab on a folder with notebooks 01 and 04, without outputs; gives (address, token, folder)."""
     pytest.importorskip("jupyterlab", reason="needs jupyterlab")
@@ -88,7 +91,7 @@ def _address(server: subprocess.Popen) -> str:
     pytest.fail(f"JupyterLab did not start: {''.join(said)[-2000:]}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def report(request, tmp_path_factory) -> Path:
     """report.html of --report, else of the committed notebooks and the committed example of evidence."""
     given = request.config.getoption("--report", default=None)
