@@ -53,7 +53,7 @@ report: setup
 
 test: setup lint
 	@echo "== tests and notebooks"
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval --nbval-current-env tests notebooks $(ARGS)
+	CRUCIBLE_THREADS=$${CRUCIBLE_THREADS:-1} $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval --nbval-current-env tests notebooks $(ARGS)
 
 lint: $(READY)
 	@echo "== lint"
