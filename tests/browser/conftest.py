@@ -35,7 +35,7 @@ def pictures(request) -> Path | None:
 def chromium():
     """The browser. Skips where playwright or Chromium is absent.
 
-    It ends with its file: playwright's event loop runs until then, and no other test could run one of its own.
+    It ends with its file: until then playwright's event loop runs, and no other test can run one of its own.
     """
     reason = "needs playwright: pip install playwright"
     api = pytest.importorskip("playwright.sync_api", reason=reason)
