@@ -8,6 +8,7 @@ import pytest
 from crucible.cli import main as cli
 from crucible.engine.request import Request
 from crucible.evidence.record import load as load_record
+from crucible.gates import http_recording
 from crucible.service.load import samples
 from crucible.service.load.asks import closed
 
@@ -72,6 +73,34 @@ def test_the_check_against_the_sdk_measures_both_clients_in_turn(crucible, tiny_
     assert all(len(s.values) == 2 for s in made.samples)
 
 
+def test_a_recording_names_the_service_that_answered_and_holds_it_to_itself(crucible, tiny_server, tmp_path):
+    answers, record = tmp_path / "a.json.gz", tmp_path / "a.json"
+    http = ("gate", "http", "--url", tiny_server.url)
+    code, out, err = crucible(*http, "--record", answers, "--requests", 3, "--max-tokens", 4)
+    assert code == 0 and "answers of tiny" in out, err
+    facts, exchanges = http_recording.load(answers)
+    assert facts["model"] == "tiny" and facts["build"] == "unknown build" and "mode" not in facts
+    assert facts["fingerprint"] == tiny_server.service.backend.card.fingerprint()
+    assert facts["limit queue"] == tiny_server.service.backend.limits.queue and facts["requests"] == 3
+    code, out, _ = crucible(*http, "--against", answers, "--json", record)
+    assert code == 0 and "0 differ" in out
+    assert load_record(record)[0].facts["build"] == "unknown build"
+
+    http_recording.save(answers, facts | {"model": "another", "fingerprint": "fp_0"}, exchanges)
+    code, out, _ = crucible(*http, "--against", answers)
+    assert code == 1 and "not the same service: model: another was recorded, tiny answers" in out
+    assert "note: fingerprint: fp_0 was recorded" in out
+
+
+def test_a_recording_without_a_mode_is_not_held_to_a_guess(crucible, tiny_server, tmp_path):
+    answers = tmp_path / "a.json.gz"
+    crucible(
+        "gate", "http", "--url", tiny_server.url, "--record", answers, "--requests", 1, "--max-tokens", 2
+    )
+    code, _, err = crucible("gate", "http", "--against", answers)
+    assert code == 2 and "does not say its mode" in err and len(err.splitlines()) == 1
+
+
 REFUSED = [
     (("load", "--url", "http://10.1.2.3:80"), "--allow-remote"),
     (("load", "--url", "http://127.0.0.1:9"), "start one with crucible serve"),
@@ -80,6 +109,21 @@ REFUSED = [
     (("load", "--arrivals", "bursty"), "choose fixed or poisson"),
     (("load", "--arrivals", "fixed", "--lengths", "3,x"), "with commas"),
     (("load", "--check-against", "curl"), "choose openai"),
+    (("gate", "http"), "give --record FILE"),
+    (("gate", "http", "--record", "a", "--against", "b"), "give --record FILE"),
+    (("gate", "http", "--record", "a", "--json", "b"), "leave out --json"),
+    (("gate", "http", "--record", "a", "--url", "http://localhost:9", "--model", "x"), "leave out --model"),
+    (
+        ("gate", "http", "--record", "a", "--url", "http://localhost:9", "--mode", "f32", "--device", "cpu"),
+        "leave out --mode and --device",
+    ),
+    (("gate", "http", "--record", "a", "--url", "http://localhost:9", "--build", "b"), "leave out --build"),
+    (("gate", "http", "--record", "a", "--url", "http://localhost:9"), "start one with crucible serve"),
+    (
+        ("gate", "http", "--against", "a", "--max-tokens", "3", "--seed", "1"),
+        "leave out --max-tokens and --s",
+    ),
+    (("gate", "http", "--against", "nowhere"), "cannot read nowhere: No such file"),
     (("ab", "--candidate", "online-q2-k32"), "does not keep the contract's bits"),
     (("ab", "--candidate", "mine.py:attention"), "crucible diagnose"),
     (("ab", "--candidate", "nowhere.cu"), "no kernel file"),
