@@ -31,8 +31,10 @@ def router(metrics: Metrics) -> APIRouter:
     )
     async def ready(request: Request) -> Response:
         here = service(request)
-        status = 200 if here.condition == "ready" else 503
-        return json_reply({"status": here.condition, "why": here.why}, status)
+        body = {"status": here.condition, "why": here.why}
+        if here.condition == "ready":
+            return json_reply(body)
+        return json_reply(body, 503, {"retry-after": str(here.settings.retry_after)})
 
     @routes.get(
         "/metrics", summary="Counters and histograms for Prometheus", response_class=PlainTextResponse
