@@ -117,6 +117,11 @@ def register(app: typer.Typer) -> None:
             raise InputError(
                 "the API key is empty; give one of some length, or leave it out to let everybody in"
             )
+        if api_key is not None and not all("!" <= character <= "~" for character in api_key):
+            raise InputError(
+                "the API key holds a space or a character outside ASCII, which clients send in different "
+                "ways; use letters, digits and signs"
+            )
         if port_file is not None:
             check_writable(port_file)
         variant = exact_variant(attention)

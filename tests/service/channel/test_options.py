@@ -45,6 +45,9 @@ def test_the_url_is_one_that_a_client_can_open():
         (("--mode", "bf4"), "unknown mode 'bf4'; choose one of f32, int8"),
         (("--log-level", "loud"), "unknown --log-level 'loud'; choose one of debug, info, warning, error"),
         (("--api-key", " "), "the API key is empty"),
+        (("--api-key", "caf\u00e9"), "the API key holds a space or a character outside ASCII"),
+        (("--api-key", "two words"), "the API key holds a space or a character outside ASCII"),
+        (("--api-key", "line\n"), "the API key holds a space or a character outside ASCII"),
         (
             ("--attention", "online-q2-k32"),
             "attention variant online-q2-k32 does not keep",
