@@ -34,6 +34,7 @@ def router(metrics: Metrics) -> APIRouter:
         body = {"status": here.condition, "why": here.why}
         if here.condition == "ready":
             return json_reply(body)
+        request.state.tally.code = here.condition
         return json_reply(body, 503, {"retry-after": str(here.settings.retry_after)})
 
     @routes.get(
@@ -68,7 +69,7 @@ def summary(here: Service, stats: Stats | None) -> dict[str, Any]:
         "failure": here.backend.failure or (stats.failure if stats else None),
         "uptime_seconds": round(time.monotonic() - here.started, 3),
         "engine_restarts": here.restarts,
-        "inflight": here.inflight,
+        "inflight": here.others,
         "surfaces": dict(here.surfaces),
         "limits": {
             name: getattr(limits, name)
