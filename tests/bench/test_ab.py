@@ -114,7 +114,7 @@ def test_a_demand_holds_for_every_pair():
     assert "one has" in judged(campaign(0.6, shake=0.1), "2x256:ttft:39").reason
     assert "not measured" in judged(campaign(0.6), "4x941:ttft:20").reason
     assert judged(campaign(1.01), "2x256:TTFT:-2").accepted
-    for bad in ("2x256", "2x256:speed:3", "2x256:stream:3", "2x256:TTFT:much"):
+    for bad in ("2x256", "2x256:speed:3", "2x256:stream:3", "2x256:TTFT:much", "2x256:TTFT:nan"):
         with pytest.raises(InputError):
             Demand.parse(bad)
 
