@@ -9,6 +9,10 @@ class InputError(CrucibleError, ValueError):
     """A value from outside breaks a rule; the message names the value, the rule and what to do."""
 
 
+class ContextError(InputError):
+    """A prompt, or a prompt and the tokens asked for, is longer than the model's context."""
+
+
 class UnsupportedError(CrucibleError):
     """Well-formed input outside what this version covers; the message names the tensor, key or shape."""
 

@@ -148,5 +148,13 @@ def _end(process: subprocess.Popen) -> None:
 
 
 def arguments(model: str, mode: str, device: str, more: Sequence[str] = ()) -> tuple[str, ...]:
-    """Arguments of `crucible serve` that every side has."""
+    """Arguments of `crucible serve` that every side has.
+
+    A model's path is made absolute, since services run in other folders.
+    """
+    from crucible.model.fetch import SOURCES
+    from crucible.model.synthetic import NAME, TINY
+
+    if model not in (*SOURCES, NAME, TINY) and os.path.exists(os.path.expanduser(model)):
+        model = os.path.abspath(os.path.expanduser(model))
     return ("--model", model, "--mode", mode, "--device", device, *more)

@@ -1,5 +1,6 @@
 """Accepted or refused, and why: outputs first, then the machine, then what was demanded, then the changes."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,10 @@ class Demand:
             names = ", ".join(m.name for m in METRICS)
             raise InputError(f"demand {text!r}: {parts[1]!r} is not one metric of {names}")
         try:
-            return cls(parts[0], hits[0], real("percent", float(parts[2])))
+            percent = real("percent", float(parts[2]))
+            if not math.isfinite(percent):
+                raise ValueError
+            return cls(parts[0], hits[0], percent)
         except ValueError:
             raise InputError(f"demand {text!r}: {parts[2]!r} is not a number of per cent") from None
 

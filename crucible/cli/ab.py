@@ -1,5 +1,7 @@
 """`crucible ab`: two services under the same requests; a candidate is accepted or refused."""
 
+import difflib
+import math
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,11 +70,15 @@ def register(app: typer.Typer) -> None:
         from crucible.bench.ab_sides import Side, arguments, build_at
         from crucible.bench.ab_statistics import rows
         from crucible.bench.ab_verdict import Demand, verdict
+        from crucible.errors import InputError
         from crucible.evidence import record
         from crucible.report.service_ab import text
 
+        if not math.isfinite(tolerance):
+            raise InputError(f"tolerance {tolerance} is no number of per cent; give one such as 2")
         demands = [Demand.parse(one) for one in demand or ()]
         chosen = choose(quick, workload, tokens, bursts)
+        refuse_unrun(demands, chosen)
         names = [short(baseline), short(candidate)]
         if names[0] == names[1]:
             names = [f"{names[0]}, baseline", f"{names[1]}, candidate"]
@@ -102,6 +108,19 @@ def choose(quick: bool, names: list[str] | None, tokens: int | None, bursts: int
     made = ab_workloads.quick if quick else ab_workloads.standard
     given = {"tokens": tokens, "bursts": bursts}
     return ab_workloads.choose(made(**{k: v for k, v in given.items() if v is not None}), names or ())
+
+
+def refuse_unrun(demands: list, workloads: list) -> None:
+    """InputError for a demand of a workload that is not among those asked for."""
+    from crucible.errors import InputError
+
+    names = [workload.name for workload in workloads]
+    for demand in demands:
+        if demand.workload not in names:
+            raise InputError(
+                f"workload {demand.workload!r} of a demand is not run; "
+                f"demand of {', '.join(names)}, or ask for it with --workload"
+            )
 
 
 def run(sides: list, workloads: list, rounds: int) -> Any:
@@ -142,17 +161,24 @@ def whole_path(attention: str) -> str:
 
     InputError for an unknown name, one that is not exact, a file that is not there, or a Python function.
     """
-    from crucible.attention import user
+    from crucible.attention import user, variants
     from crucible.cli.serve import exact_variant
     from crucible.errors import InputError
+    from crucible.files import brief
 
     if attention.partition(":")[0].endswith(".py"):
         raise InputError(
             f"{attention} cannot run in the engine, which records and replays its passes; "
             "give a .cu file, or hold it to the reference with crucible diagnose"
         )
-    found = exact_variant(attention)
-    return found if user.is_file(attention) else attention
+    if user.is_file(attention):
+        return exact_variant(attention)
+    served = [variants.AUTO, *(name for name, v in variants.VARIANTS.items() if v.exact)]
+    if attention not in served:
+        why = "does not keep the contract's bits" if attention in variants.names() else "is unknown"
+        near = difflib.get_close_matches(attention, served, n=4, cutoff=0.4) or ("auto", "reference", "exact")
+        raise InputError(f"attention variant {brief(attention)} {why}; a service takes {', '.join(near)}")
+    return attention
 
 
 def device_of(name: str) -> str:

@@ -1,4 +1,4 @@
-"""`crucible chat`: talk to a model in the terminal, or run a saved chat again and compare its tokens."""
+"""`crucible chat`: talk to a model in the terminal, or run a saved chat again and compare its answers."""
 
 import importlib.util
 import sys
@@ -91,8 +91,10 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Chat in the terminal with a running service or an engine of this process.
 
-        Every answer shows its seed, and Ctrl-R runs it again and compares the tokens. --replay does that with
-        a whole saved chat, also without a terminal: a line per answer, exit code 1 if one differs.
+        Every answer shows its seed, and Ctrl-R runs it again and compares tokens, text and how it ended.
+        --replay does that with a whole saved chat, also without a terminal: a line per answer, exit code 1 if
+        one differs. An answer that was stopped is compared as a beginning; another model or fingerprint is
+        told, and its answers are compared all the same.
         """
         import asyncio
 

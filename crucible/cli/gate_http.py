@@ -1,7 +1,7 @@
 """`crucible gate http`: answers recorded from one build, replayed against another."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,56 +31,107 @@ def http(
     mode: Annotated[
         str | None, typer.Option(help="f32 or int8; default: the recording's, else int8.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto; moves no bit.")] = "auto",
-    requests: Annotated[int, typer.Option(min=1, max=512, help="Native requests to record.")] = 12,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens a request, when recording.")] = 24,
-    seed: Annotated[int, typer.Option(help="Of prompts and draws, when recording.")] = 20260908,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or auto (default); moves no bit.")] = None,
+    requests: Annotated[
+        int | None, typer.Option(min=1, max=512, help="Native requests to record; 12.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens a request, when recording; 24.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of prompts and draws, when recording; 20260908.")] = None,
     json: Json = None,
 ) -> None:
     """Record what a service answers on every face, or hold another build to such a recording.
 
     Tokens, texts, log-probabilities, digests and random state must be equal; ids, times and names of builds
-    are left out. Exit code 0: recorded, or all equal; 1: an answer differs.
+    are left out. Exit code 0: recorded, or all equal; 1: an answer differs, or the service has another
+    model, mode or contract than the recording.
     """
     import contextlib
 
     from tqdm import tqdm
 
-    from crucible.bench.ab_sides import Side, arguments, build_at
-    from crucible.cli.fetch import fetch_if_known
-    from crucible.errors import InputError
+    from crucible.gates import http_facts, http_recording
     from crucible.gates import http_oracle as oracle
     from crucible.gates.http_record import to_record
     from crucible.service.load import client
-    from crucible.service.load.target import target
 
-    if (record is None) == (against is None):
-        raise InputError("give --record FILE to make a recording or --against FILE to be held to one")
-    if url is not None and build is not None:
-        raise InputError("--url names a running service and --build one to start; give one of them")
-    facts, expected = oracle.load(against) if against else ({}, [])
-    name = model or str(facts.get("model") or "smollm2")
-    way = mode or str(facts.get("mode") or "int8")
-    if url is None:
-        fetch_if_known(name)
+    refuse(
+        record=record,
+        against=against,
+        url=url,
+        build=build,
+        model=model,
+        mode=mode,
+        device=device,
+        requests=requests,
+        max_tokens=max_tokens,
+        seed=seed,
+        json=json,
+    )
+    facts, expected = http_recording.load(against) if against else ({}, [])
     with contextlib.ExitStack() as stack:
-        if url is None:
-            more = ("--log-level", "error")
-            side = Side("http", build_at(build), arguments(name, way, device, more))
-            to = stack.enter_context(side.running()).target
-        else:
-            to = target(url)
-        asked = expected or oracle.requests(client.wait(oracle.model_name(to)), requests, max_tokens, seed)
+        to, known = _service(stack, facts, url, build, model, mode, device or "auto")
+        said = known | client.wait(http_facts.served(to))
+        made = {
+            "requests": requests or 12,
+            "max_tokens": max_tokens or 24,
+            "seed": 20260908 if seed is None else seed,
+        }
+        asked = expected or oracle.requests(str(said["model"]), *made.values())
         bar = stack.enter_context(tqdm(total=len(asked), unit="answer", disable=None, leave=False))
         found = []
         for one in asked:
             found.append(client.wait(oracle.answer(to, one)))
             bar.update()
     if record is not None:
-        said = {"model": name, "mode": way, "seed": seed, **oracle.build_facts(build)}
-        typer.echo(f"recorded {len(found)} answers: {oracle.save(record, said, found)}")
+        http_recording.check_answers(to.url, found)
+        path = http_recording.save(record, said | made, found)
+        typer.echo(f"recorded {len(found)} answers of {said['model']}: {path}")
         return
     differing = [d for d in map(oracle.compare, expected, found) if d is not None]
-    made = to_record(facts, found, differing, device, {"model": name, "mode": way})
+    unlike = http_facts.unlike(facts, said, http_facts.HELD)
+    told = http_facts.unlike(facts, said, http_facts.TOLD)
     lines = [f"{len(found)} answers, {len(differing)} differ", *map(str, differing[:10])]
-    _finish(not differing, lines, [made], json, False)
+    lines += [f"not the same service: {what}" for what in unlike] + [f"note: {what}" for what in told]
+    made = to_record(facts, found, differing, str(said.get("device", "cpu")), said, unlike, told)
+    _finish(not (differing or unlike), lines, [made], json, False)
+
+
+def refuse(**given: Any) -> None:
+    """InputError for options that do not go together, so that none is read and left unused."""
+    from crucible.errors import InputError
+
+    named = {name for name, value in given.items() if value is not None}
+    if len(named & {"record", "against"}) != 1:
+        raise InputError("give --record FILE to make a recording or --against FILE to be held to one")
+    for name, others, why in (
+        ("url", ("build", "model", "mode", "device"), "names a running service, which has its own"),
+        ("against", ("requests", "max_tokens", "seed"), "sends the requests of the recording"),
+        ("record", ("json",), "writes a recording and no evidence"),
+    ):
+        if name in named and (unused := [f"--{o.replace('_', '-')}" for o in others if o in named]):
+            raise InputError(f"--{name} {why}; leave out {' and '.join(unused)}")
+
+
+def _service(stack, facts: dict, url: str | None, build: Path | None, model, mode, device: str) -> tuple:
+    """(target, facts that are known of it): a running service's at `url`, else of one that `stack` ends."""
+    from crucible.bench.ab_sides import Side, arguments, build_at
+    from crucible.cli.fetch import fetch_if_known
+    from crucible.errors import InputError
+    from crucible.gates import http_facts
+    from crucible.service.load.target import target
+
+    if url is not None:
+        return target(url), {"build": http_facts.UNKNOWN}
+    name = model or str(facts.get("started with") or facts.get("model") or "smollm2")
+    way = mode or str(facts.get("mode") or ("" if facts else "int8"))
+    if not way:
+        raise InputError("the recording does not say its mode, f32 or int8; give it with --mode")
+    from crucible import device as devices
+
+    fetch_if_known(name)
+    on = devices.get(device).name
+    side = Side("http", build_at(build), arguments(name, way, on, ("--log-level", "error")))
+    to = stack.enter_context(side.running()).target
+    return to, http_facts.started(name, way, on, build)

@@ -25,15 +25,19 @@ def register(app: typer.Typer) -> None:
     @app.command(epilog=EXAMPLE)
     def load(
         url: Annotated[str, typer.Option(help="http://HOST:PORT of the service.")] = "http://127.0.0.1:8000",
-        face: Annotated[str, typer.Option(help="native or openai (completions).")] = "native",
-        shape: Annotated[str, typer.Option(help="Closed bursts, REQUESTSxTOKENS, sent at once.")] = "4x64",
-        bursts: Annotated[int, typer.Option(min=1, help="Timed bursts, one after the other.")] = 3,
+        face: Annotated[str | None, typer.Option(help="native (default) or openai (completions).")] = None,
+        shape: Annotated[
+            str | None, typer.Option(help="Closed bursts, REQUESTSxTOKENS, sent at once; 4x64.")
+        ] = None,
+        bursts: Annotated[
+            int | None, typer.Option(min=1, help="Timed bursts, one after the other; 3.")
+        ] = None,
         arrivals: Annotated[
             str | None, typer.Option(help="fixed or poisson: open arrivals instead of bursts.")
         ] = None,
-        rate: Annotated[float, typer.Option(help="Arrivals a second.")] = 1.0,
-        count: Annotated[int, typer.Option(min=1, help="Arrivals.")] = 20,
-        lengths: Annotated[str, typer.Option(help="Prompt tokens of arrivals, in turn.")] = "64",
+        rate: Annotated[float | None, typer.Option(help="Arrivals a second; 1.")] = None,
+        count: Annotated[int | None, typer.Option(min=1, help="Arrivals; 20.")] = None,
+        lengths: Annotated[str | None, typer.Option(help="Prompt tokens of arrivals, in turn; 64.")] = None,
         max_tokens: Annotated[int, typer.Option(min=1, help="Tokens that each request generates.")] = 64,
         warmups: Annotated[int, typer.Option(min=0, help="Bursts (or requests) before, kept apart.")] = 1,
         seed: Annotated[int, typer.Option(help="Of prompts and Poisson times.")] = 1,
@@ -68,22 +72,63 @@ def register(app: typer.Typer) -> None:
         from crucible.service.load.faces import find
         from crucible.service.load.target import target
 
-        find(face)
+        find(face or "native")
         if check_against is not None and check_against not in PEERS:
             raise InputError(f"unknown client {check_against!r} to check against; choose {', '.join(PEERS)}")
-        if check_against is not None and arrivals is not None:
-            raise InputError("--check-against compares bursts; leave out --arrivals")
+        refuse_unused(
+            arrivals,
+            check_against,
+            face,
+            model,
+            shape=shape,
+            bursts=bursts,
+            rate=rate,
+            count=count,
+            lengths=lengths,
+        )
+        shape, bursts = "4x64" if shape is None else shape, bursts or 3
         plan = (
             plans.closed(shape, bursts, max_tokens, warmups, seed)
             if arrivals is None
-            else plans.arriving(arrivals, rate, count, plans.parse(lengths), max_tokens, warmups, seed)
+            else plans.arriving(
+                arrivals,
+                1.0 if rate is None else rate,
+                count or 20,
+                plans.parse("64" if lengths is None else lengths),
+                max_tokens,
+                warmups,
+                seed,
+            )
         )
-        to = target(url, allow_remote, face=face, model=model, api_key=api_key)
-        to = asyncio.run(plans.named(to, needed=face == "openai" or check_against is not None))
+        to = target(url, allow_remote, face=face or "native", model=model, api_key=api_key)
+        to, context = asyncio.run(plans.known(to, needed=face == "openai" or check_against is not None))
+        plan.check(context)
         if check_against is not None:
             other = plans.closed(shape, bursts, max_tokens, warmups, seed + 1)
             raise typer.Exit(_check(to, plan, other, raw, json))
         raise typer.Exit(_load(to, plan, raw, json))
+
+
+def refuse_unused(
+    arrivals: str | None, check_against: str | None, face: str | None, model: str, **of_a_way: object
+) -> None:
+    """InputError for an option that what was asked for does not read."""
+    from crucible.errors import InputError
+
+    if check_against is not None and arrivals is not None:
+        raise InputError("--check-against compares bursts; leave out --arrivals")
+    if check_against is not None and face == "native":
+        raise InputError("--check-against compares clients on the openai face; leave out --face native")
+    if model and face != "openai" and check_against is None:
+        raise InputError("the native face names no model; leave out --model, or take --face openai")
+    bursts = ("shape", "bursts")
+    unread = [
+        n for n, given in of_a_way.items() if given is not None and (n in bursts) == (arrivals is not None)
+    ]
+    if unread:
+        what = "of bursts and not of --arrivals" if arrivals is not None else "of arrivals; give --arrivals"
+        named = " and ".join(f"--{name}" for name in unread)
+        raise InputError(f"{named}: {what}, or leave {'it' if len(unread) == 1 else 'them'} out")
 
 
 def _load(to: Any, plan: Any, raw: Path | None, json: Path | None) -> int:

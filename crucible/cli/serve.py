@@ -1,6 +1,9 @@
 """`crucible serve`: one engine behind HTTP, until it is told to stop."""
 
+import contextlib
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -17,10 +20,33 @@ Example:
 _LEVELS = ("debug", "info", "warning", "error")
 
 
+class _Told(SystemExit):
+    """A signal to stop."""
+
+
+@contextlib.contextmanager
+def _stops_early() -> Iterator[None]:
+    """A signal that comes before the service listens to signals ends the command as told."""
+
+    def stop(number, frame):
+        raise _Told
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except _Told:
+        _say("stopped before the model was loaded")
+        raise typer.Exit(0) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
 
     @app.command(epilog=EXAMPLE)
+    @_stops_early()
     def serve(
         model: Annotated[str, typer.Option(help="A known name, a .gguf file or a folder.")] = "smollm2",
         mode: Annotated[str, typer.Option(help="f32 or int8 (8-bit weights, 16-bit activations).")] = "f32",
@@ -69,8 +95,8 @@ def register(app: typer.Typer) -> None:
         """Serve a model over HTTP; prints one line with the URL when requests are taken.
 
         SIGTERM or Ctrl-C: nothing new is taken, running replies end, pages are counted; once more stops at
-        once. Exit code 0: stopped as told; 1: the engine died; 2: it could not start; 130 or 143: stopped at
-        once.
+        once. A model that still loads is given up. Exit code 0: stopped as told; 1: the engine died; 2: it
+        could not start; 130 or 143: stopped at once.
         """
         import logging
 
@@ -90,6 +116,11 @@ def register(app: typer.Typer) -> None:
         if api_key is not None and not api_key.strip():
             raise InputError(
                 "the API key is empty; give one of some length, or leave it out to let everybody in"
+            )
+        if api_key is not None and not all("!" <= character <= "~" for character in api_key):
+            raise InputError(
+                "the API key holds a space or a character outside ASCII, which clients send in different "
+                "ways; use letters, digits and signs"
             )
         if port_file is not None:
             check_writable(port_file)
@@ -154,6 +185,8 @@ def _service():
 def _run(serving, card, plan, listening, url: str, port_file: Path | None) -> int:
     from tqdm import tqdm
 
+    if not sys.stderr.isatty():  # where no bar is drawn
+        _say(f"loading {plan.load.model} {plan.load.mode}; a first start compiles kernels and takes longer")
     bar = tqdm(desc=f"load {plan.load.model}", unit="block", leave=False, disable=None)
 
     def progress(done: int, total: int) -> None:

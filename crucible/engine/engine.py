@@ -101,7 +101,7 @@ class Engine:
                 handle.cancel()
             raise
         if failed is not None:
-            raise RequestError(str(failed), results)
+            raise type(failed)(str(failed), results)
         return [result for result in results if result is not None]
 
     async def stream(

@@ -23,6 +23,10 @@ class RequestError(CrucibleError):
         self.results = results
 
 
+class TemperatureTooLow(RequestError):
+    """A request failed by its own temperature, which a logit divided by it overflows."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopLogprob:
     """A token of the vocabulary and the log of its probability (f64, contract section 8)."""

@@ -54,7 +54,7 @@ class Job:
 
     def accept(self, outcome: Outcome) -> tuple[Token, str | None, int | str | None]:
         """Add a chosen token; (its event, the reason if the request ends with it, what stopped it)."""
-        token, kept, mark, found, _ = outcome
+        token, kept, mark, found = outcome[:4]
         request, known, stops = self.request, self.known, self.stops
         index = len(known) - self.prompt_rows
         known.append(token)

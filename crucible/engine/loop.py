@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
-from crucible.engine.events import RequestError, Result, Token
+from crucible.engine.events import RequestError, Result, TemperatureTooLow, Token
 from crucible.engine.job import Job, insert
 from crucible.engine.runner import Outcome, Part, Runner
 from crucible.engine.scheduler import Chunk, Limits, Plan, Running, State, Waiting, pages_for, plan
@@ -184,7 +184,8 @@ class Loop:
             job.stored += len(part.ids)
             outcome = next(chosen) if part.sampling is not None else None
             if outcome is not None and outcome.error is not None:
-                self._fail(job, outcome.error)  # its pages are given back unshared
+                kind = TemperatureTooLow if outcome.cold else RequestError
+                self._fail(job, outcome.error, kind)  # its pages are given back unshared
                 continue
             if share and job.stored >= (job.shared + 1) * PAGE_SIZE:
                 self._share(job)
@@ -211,9 +212,9 @@ class Loop:
         if job.shared > before:
             self.runner.share_pages(job.slot, self.pool.pages_of(job.id), job.shared)
 
-    def _fail(self, job: Job, why: str) -> None:
+    def _fail(self, job: Job, why: str, kind: type[RequestError] = RequestError) -> None:
         self.totals.failed += 1
-        self._end(job, RequestError(f"request {job.id} failed at token {job.made}: {why}"))
+        self._end(job, kind(f"request {job.id} failed at token {job.made}: {why}"))
 
     def _end(self, job: Job, event: Event) -> None:
         if job.slot >= 0:

@@ -20,7 +20,7 @@ from crucible.model.model import Model
 from crucible.numerics.contract import CONTRACT_VERSION
 from crucible.numerics.digest import digest
 from crucible.sampling.params import SamplingParams
-from crucible.sampling.sample import Sample, logprobs, rank, sample
+from crucible.sampling.sample import Sample, TooCold, logprobs, rank, sample
 
 _RECORDINGS = 24  # decode batch sizes whose recorded pass is kept: each holds logits of its rows
 
@@ -48,13 +48,15 @@ class Part(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The token of a row, or why none could be chosen (`error`, which concerns this request alone)."""
+    """The token of a row, or why none could be chosen: `error`, which concerns this request alone, and
+    `cold` if its temperature is to blame."""
 
     token: int
     kept: int = 1
     logits_digest: str | None = None
     logprobs: Logprobs | None = None
     error: str | None = None
+    cold: bool = False
 
 
 class Runner(Protocol):
@@ -237,8 +239,8 @@ class ModelRunner:
     def _choose(self, logits: np.ndarray, sampling: Sampling) -> Outcome:
         try:
             chosen = sample(self._host, logits, sampling.params, sampling.draw)
-        except InputError as refused:  # NaN or infinite logits: this row's fault
-            return Outcome(-1, error=str(refused))
+        except InputError as refused:  # NaN or infinite logits, or too small a temperature: this row's fault
+            return Outcome(-1, error=str(refused), cold=isinstance(refused, TooCold))
         return self._outcome(logits, chosen, sampling)
 
     def _outcome(self, logits: np.ndarray | None, chosen: Sample, sampling: Sampling) -> Outcome:

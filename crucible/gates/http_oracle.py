@@ -1,18 +1,14 @@
 """The HTTP oracle: what one build answers is kept, and another build is held to it token for token."""
 
-import gzip
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 
-from crucible.errors import InputError, UnavailableError
-from crucible.files import check_writable, open_regular, shown
+from crucible.errors import UnavailableError
 from crucible.gates import service_traffic as traffic
 from crucible.service.load import http
 from crucible.service.load.target import Target
 
-FORMAT, VERSION = "crucible-http-oracle", 1
 _TEXTS = (
     "The capital of France is",
     "Once upon a time",
@@ -81,14 +77,6 @@ def requests(model: str, count: int, max_tokens: int, seed: int) -> list[Exchang
     return made
 
 
-async def model_name(to: Target) -> str:
-    """The name that a service's model answers to."""
-    try:
-        return json.loads((await http.fetch(to, "/v1/models"))[1])["data"][0]["id"]
-    except (http.BadReply, ValueError, LookupError, TypeError) as error:
-        raise UnavailableError(f"{to.url} names no model: {error}") from None
-
-
 async def answer(to: Target, one: Exchange) -> Exchange:
     """The exchange as the service answers it; UnavailableError where it does not."""
     try:
@@ -108,41 +96,15 @@ def compare(expected: Exchange, found: Exchange) -> Difference | None:
     return None
 
 
-def save(path: Path | str, facts: dict[str, object], exchanges: list[Exchange]) -> Path:
-    """Write a recording (gzip JSON; equal recordings give equal bytes). InputError where it cannot be."""
-    path = Path(path)
-    check_writable(path)
-    body = {"format": FORMAT, "version": VERSION, "facts": facts, "exchanges": [asdict(e) for e in exchanges]}
-    packed = gzip.compress(json.dumps(body, allow_nan=False, separators=(",", ":")).encode(), 9, mtime=0)
-    path.write_bytes(packed)
-    return path
-
-
-def load(path: Path | str) -> tuple[dict[str, object], list[Exchange]]:
-    """(facts, exchanges) of a recording; InputError for anything else."""
-    try:
-        with open_regular(path) as handle:
-            body = json.loads(gzip.decompress(handle.read()))
-        if body["format"] != FORMAT or body["version"] != VERSION:
-            raise ValueError(f"it is not {FORMAT} version {VERSION}")
-        return body["facts"], [Exchange(**one) for one in body["exchanges"]]
-    except InputError:
-        raise
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{shown(path)} is no recording: {error}; make one with --record") from None
-
-
-def build_facts(build: Path | None) -> dict[str, object]:
-    """Version, commit, kernel digest and contract version of a build, for a recording."""
-    from crucible.bench.ab_sides import build_at
-
-    return dict(build_at(build).identity())
-
-
 def tokens(exchange: Exchange) -> int:
     """Tokens that an answer says it generated."""
-    usage = exchange.reply.get("usage", {}) if isinstance(exchange.reply, dict) else {}
-    return usage.get("completion_tokens") or usage.get("output_tokens") or 0
+    usage = exchange.reply.get("usage") if isinstance(exchange.reply, dict) else None
+    counts = (
+        [usage.get(name) for name in ("completion_tokens", "output_tokens")]
+        if isinstance(usage, dict)
+        else []
+    )
+    return next((count for count in counts if isinstance(count, int)), 0)
 
 
 def _answer_of(value: object) -> object:

@@ -89,15 +89,11 @@ async def send(to: Target, case: Case, leave: int | None = None) -> Answer:
         if leave == 0:
             await asyncio.sleep(0)
             return Answer(case.number, 0, left=True)
-        leaving = asyncio.ensure_future(enough.wait())
-        ending = asyncio.ensure_future(line.finished())
         async with asyncio.timeout(_LONGEST):
-            await asyncio.wait((leaving, ending), return_when=asyncio.FIRST_COMPLETED)
-        leaving.cancel()
-        if not ending.done():
-            ending.cancel()
+            ended = await _ended_before(line, enough)
+        if not ended:
             return Answer(case.number, 200, tuple(reader.heard.tokens), left=True)
-        await ending
+        await line.finished()
     except (http.BadReply, TimeoutError) as error:
         return Answer(case.number, line.reply.status, error=str(error) or "it took too long")
     finally:
@@ -109,6 +105,18 @@ async def send(to: Target, case: Case, leave: int | None = None) -> Answer:
     first = heard.times[0] - sent if heard.times else None
     state = _random_state(reply.body)
     return Answer(case.number, 200, tuple(heard.tokens), state, error=heard.error, first_token=first)
+
+
+async def _ended_before(line: http.Connection, enough: asyncio.Event) -> bool:
+    """Whether the reply ended before `enough` was set; no task outlives this, and none ends unheard."""
+    ending, leaving = asyncio.ensure_future(line.finished()), asyncio.ensure_future(enough.wait())
+    try:
+        await asyncio.wait((ending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        return ending.done()
+    finally:
+        ending.cancel()
+        leaving.cancel()
+        await asyncio.gather(ending, leaving, return_exceptions=True)
 
 
 def _random_state(body: bytes) -> object:

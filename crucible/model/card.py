@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from crucible.errors import InputError
+from crucible.errors import ContextError, InputError
 from crucible.model.checkpoint import Checkpoint
 from crucible.model.config import ModelConfig
 from crucible.model.fetch import SOURCES, models_dir, sha256
@@ -59,15 +59,28 @@ class Card:
         """The checkpoint's tokenizer, loaded when first needed: token ids alone do without."""
         return self.load_tokenizer()
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of `text`; InputError for text that is not Unicode (a lone surrogate)."""
+    def encode(self, text: str, fit: bool = False) -> list[int]:
+        """Token ids of `text`; InputError for text that is not Unicode (a lone surrogate).
+
+        With `fit`, ContextError without encoding where its length alone shows that the context is too short.
+        """
         if not isinstance(text, str):
             raise InputError(f"the prompt must be text, got {type(text).__name__}")
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise InputError(f"the prompt is not valid Unicode text at character {error.start}") from None
+        if fit:
+            self.refuse_longer(text)
         return self.tokenizer.encode(text)
+
+    def refuse_longer(self, prompt: str) -> None:
+        """ContextError for a text that has more tokens than the context, as far as its length shows that."""
+        least, context = self.tokenizer.at_least(prompt), self.config.context
+        if least > context:
+            raise ContextError(
+                f"the prompt alone has at least {least} tokens, above the context of {context}; shorten it"
+            )
 
     def chat(self, prompt: str, system: str | None = None) -> list[int]:
         """`prompt` as a user message, after a system message if any, encoded as `encode_chat` does."""
@@ -81,12 +94,15 @@ class Card:
 
         return render(self.chat_template, messages, self.bos, self.eos, continued)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]], continued: bool = False) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, str]], continued: bool = False, fit: bool = False
+    ) -> list[int]:
         """Token ids of the prompt of messages, as crucible.model.chat.encode: what a message says never
-        becomes a control token. UnsupportedError without a chat template."""
+        becomes a control token. UnsupportedError without a chat template; `fit` as in `encode`."""
         from crucible.model.chat import encode
 
-        return encode(self.tokenizer, self.chat_template, messages, self.bos, self.eos, continued)
+        look = self.refuse_longer if fit else None
+        return encode(self.tokenizer, self.chat_template, messages, self.bos, self.eos, continued, look)
 
     def decode(self, tokens) -> str:
         """Text of token ids; InputError for one outside the vocabulary."""

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from crucible.errors import InputError, UnavailableError, UnsupportedError
@@ -47,6 +47,7 @@ def encode(
     bos: str = "",
     eos: str = "",
     continued: bool = False,
+    look: Callable[[str], None] | None = None,
 ) -> list[int]:
     """Token ids of the prompt that `render` gives, where no message can write a control token.
 
@@ -55,10 +56,13 @@ def encode(
     letters they are.
     A plain prompt (`Card.encode`) keeps them: whoever writes it writes the whole prompt. Tokens that a
     vocabulary adds without marking them as control are text on both ways.
+    `look` is shown the rendered text before it is encoded, and may raise.
     Errors as `render`; InputError also where the template looks inside such a message, and
     UnsupportedError where the tokenizer cannot encode the letters.
     """
     text = render(template, messages, bos, eos, continued)
+    if look is not None:
+        look(text)
     controls = tokenizer.controls
     cuts = {
         (at, key): places

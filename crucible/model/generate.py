@@ -8,7 +8,7 @@ from typing import Any
 
 from crucible.attention.run import Launch
 from crucible.attention.variants import default, find
-from crucible.errors import InputError
+from crucible.errors import ContextError, InputError
 from crucible.kv.slices import Slice
 from crucible.model.cache import KVCache, pages_for
 from crucible.model.card import Card
@@ -128,15 +128,19 @@ def check_request(
         default()  # refuse a bad environment before anything runs
     else:
         find(options.variant)
-    ids = model.encode(prompt) if isinstance(prompt, str) else prompt
+    ids = model.encode(prompt, fit=True) if isinstance(prompt, str) else prompt
     ids = check_ids(ids, model.config.vocab).tolist()
     if not ids:
         raise InputError("the prompt is empty; give at least one token")
-    context = model.config.context
-    if len(ids) + max_tokens > context:
-        raise InputError(
-            f"{len(ids)} prompt tokens and max_tokens {max_tokens} exceed the context of {context}; "
-            f"shorten the prompt or ask for at most {max(context - len(ids), 0)} tokens"
+    context, count = model.config.context, len(ids)
+    if count >= context:
+        raise ContextError(
+            f"the prompt alone has {count} tokens and leaves no room in the context of {context}; shorten it"
+        )
+    if count + max_tokens > context:
+        raise ContextError(
+            f"{count} prompt tokens and max_tokens {max_tokens} exceed the context of {context}; "
+            f"shorten the prompt or ask for at most {context - count} tokens"
         )
     return ids, params
 

@@ -13,6 +13,7 @@ import numpy as np
 from crucible.errors import InputError, UnsupportedError
 from crucible.files import brief, read_text
 from crucible.model import config as configs
+from crucible.model.shortest import Shortest, shortest
 
 
 class Tokenizer(Protocol):
@@ -26,6 +27,9 @@ class Tokenizer(Protocol):
 
     def encode_letters(self, text: str) -> list[int]:
         """Token ids of `text` as a part of a prompt; control tokens written out in it are letters."""
+
+    def at_least(self, text: str) -> int:
+        """The fewest tokens that `text` can have, told at once; 0 where nothing is known."""
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that a token adds to the text; empty for a control token."""
@@ -55,6 +59,17 @@ class StreamDecoder:
         return self._decoder.decode(b"", final=True)
 
 
+_SHORT = 4096  # characters that are encoded faster than other threads would notice
+
+
+def _ids(inner: Any, text: str) -> list[int]:
+    """Token ids of a text; other threads run while a long one is encoded."""
+    if len(text) <= _SHORT:
+        return inner.encode(text, add_special_tokens=False).ids
+    # The library keeps the interpreter to itself for one text, and lets go of it for a batch.
+    return inner.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
+
 @functools.cache
 def _byte_alphabet() -> dict[str, int]:
     """Character -> byte of byte-level BPE: printable Latin-1 as itself, the rest counted up from U+0100."""
@@ -75,7 +90,7 @@ class BpeTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, with the begin-of-text token in front where the checkpoint asks for it."""
-        ids = self._inner.encode(text, add_special_tokens=False).ids
+        ids = _ids(self._inner, text)
         return ids if self._bos is None or ids[:1] == [self._bos] else [self._bos, *ids]
 
     @functools.cached_property
@@ -94,7 +109,7 @@ class BpeTokenizer:
                 "a message spells a control token, which this tokenizer cannot tell from text; leave it out"
             )
         bare, places = self._bare
-        ids = [places.get(token, token) for token in bare.encode(text, add_special_tokens=False).ids]
+        ids = [places.get(token, token) for token in _ids(bare, text)]
         if not self._control.isdisjoint(ids):
             raise UnsupportedError("a message spells a control token that this vocabulary has as a word too")
         return ids
@@ -110,6 +125,16 @@ class BpeTokenizer:
         others = {i: token for i, token in inner.get_added_tokens_decoder().items() if not token.special}
         bare.add_tokens(list(others.values()))
         return bare, {bare.token_to_id(token.content): i for i, token in others.items()}
+
+    def at_least(self, text: str) -> int:
+        """As Tokenizer.at_least."""
+        return self._shortest.tokens(text)
+
+    @functools.cached_property
+    def _shortest(self) -> Shortest:
+        if not self._byte_level:
+            return Shortest(0)
+        return shortest(self._inner, map(self.token_bytes, range(self.vocab)), self.controls)
 
     @functools.lru_cache(maxsize=1 << 16)  # noqa: B019 - lives as long as the model
     def token_bytes(self, token: int) -> bytes:
@@ -291,6 +316,10 @@ class ByteTokenizer:
     def encode_letters(self, text: str) -> list[int]:
         """Bytes of the UTF-8 text."""
         return list(text.encode("utf-8", "surrogatepass"))
+
+    def at_least(self, text: str) -> int:
+        """As Tokenizer.at_least."""
+        return Shortest(max(map(len, self.CONTROL))).tokens(text)
 
     def _word(self, index: int) -> str:
         count = len(self._SYLLABLES)

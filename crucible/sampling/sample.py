@@ -21,17 +21,22 @@ class Sample:
     u: float | None
 
 
+class TooCold(InputError):
+    """A temperature so small that a logit divided by it is beyond float32."""
+
+
+_COLD = 3
 _REFUSALS = {
     1: "the logits hold a NaN or +inf; every logit must be finite or -inf",
     2: "no logit is finite; at least one must be",
-    3: "a logit overflows when divided by the temperature {temperature}; raise the temperature",
+    _COLD: "a logit overflows when divided by the temperature {temperature}; raise the temperature",
 }
 
 
 def refuse(status: int, temperature=1) -> None:
-    """InputError with the reason of a status other than 0."""
+    """InputError with the reason of a status other than 0: TooCold where the temperature is to blame."""
     if status:
-        raise InputError(_REFUSALS[status].format(temperature=temperature))
+        raise (TooCold if status == _COLD else InputError)(_REFUSALS[status].format(temperature=temperature))
 
 
 def _size(logits) -> int:

@@ -1,7 +1,8 @@
 """From a face's requests to running streams: refused while draining, all or none."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import fastapi
 
@@ -10,15 +11,21 @@ from crucible.service.failure import Refusal
 from crucible.service.state import service
 from crucible.service.tally import Counted
 
-_IN_THE_LOOP = 4096  # characters or tokens; a longer prompt is encoded in a thread
+_IN_THE_LOOP = 4096  # bytes of a body
+_Made = TypeVar("_Made")
+
+
+async def apart(request: fastapi.Request, work: Callable[[], _Made]) -> _Made:
+    """`work()` on a request's body; on a large one in a thread, so that running streams go on."""
+    if len(await request.body()) <= _IN_THE_LOOP:
+        return work()
+    return await asyncio.to_thread(work)
 
 
 async def checked(request: fastapi.Request, wanted: Sequence[Request]) -> list[Checked]:
     """The requests as they would run; InputError for the first rule that one breaks."""
     check = service(request).backend.check
-    if sum(len(one.prompt) for one in wanted) <= _IN_THE_LOOP:
-        return [check(one) for one in wanted]
-    return await asyncio.to_thread(lambda: [check(one) for one in wanted])
+    return await apart(request, lambda: [check(one) for one in wanted])
 
 
 async def admit(request: fastapi.Request, wanted: Sequence[Request | Checked]) -> list[Counted]:

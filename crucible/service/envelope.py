@@ -56,7 +56,7 @@ class Envelope:
                 await answer(tally.face, _NO_KEY, tally.request_id)(scope, receive, named)
         except Exception as error:
             logs.unforeseen(tally, error)
-            failure = failure_of(error)
+            failure = failure_of(error, self.service.settings.retry_after)
             tally.code = failure.code
             if not status:  # else the reply stays unfinished, which tells the client
                 await answer(tally.face, failure, tally.request_id)(scope, receive, named)

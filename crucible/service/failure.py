@@ -1,8 +1,9 @@
 """Errors on their way out: one status and one kind for each, which every face spells in its own shape."""
 
+import re
 from dataclasses import dataclass
 
-from crucible.engine.events import EngineStopped, QueueFull, RequestError
+from crucible.engine.events import EngineStopped, QueueFull, RequestError, TemperatureTooLow
 from crucible.errors import InputError, UnsupportedError
 
 
@@ -43,6 +44,13 @@ def failure_of(error: Exception, retry_after: int = 1) -> Failure:
             return Failure(400, message, None, "invalid_value")
         case UnsupportedError():
             return Failure(400, message, None, "unsupported")
+        case TemperatureTooLow():
+            return Failure(400, _unnumbered(message), "temperature", "invalid_value")
         case RequestError():
-            return Failure(500, message, None, "request_failed")
+            return Failure(500, _unnumbered(message), None, "request_failed")
     return Failure(500, "the service failed on this request; its log says how", None, "internal_error")
+
+
+def _unnumbered(message: str) -> str:
+    """An engine's sentence without its own number of the request, which tells a client nothing."""
+    return re.sub(r"^request \d+ ", "the request ", message)

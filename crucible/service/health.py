@@ -31,8 +31,11 @@ def router(metrics: Metrics) -> APIRouter:
     )
     async def ready(request: Request) -> Response:
         here = service(request)
-        status = 200 if here.condition == "ready" else 503
-        return json_reply({"status": here.condition, "why": here.why}, status)
+        body = {"status": here.condition, "why": here.why}
+        if here.condition == "ready":
+            return json_reply(body)
+        request.state.tally.code = here.condition
+        return json_reply(body, 503, {"retry-after": str(here.settings.retry_after)})
 
     @routes.get(
         "/metrics", summary="Counters and histograms for Prometheus", response_class=PlainTextResponse
@@ -66,7 +69,7 @@ def summary(here: Service, stats: Stats | None) -> dict[str, Any]:
         "failure": here.backend.failure or (stats.failure if stats else None),
         "uptime_seconds": round(time.monotonic() - here.started, 3),
         "engine_restarts": here.restarts,
-        "inflight": here.inflight,
+        "inflight": here.others,
         "surfaces": dict(here.surfaces),
         "limits": {
             name: getattr(limits, name)

@@ -10,6 +10,8 @@ from typing import TextIO
 from crucible.service.tally import Tally
 
 logger = logging.getLogger("crucible.service")
+_SERVERS = ("uvicorn.error", "asyncio")  # whose warnings are lines of ours too
+_FORESEEN = ("loading", "draining")  # codes of refusals that are no fault
 
 
 class JsonLines(logging.Formatter):
@@ -19,16 +21,20 @@ class JsonLines(logging.Formatter):
         """The line."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = {"time": at, "level": record.levelname.lower(), "event": record.getMessage()}
+        if record.exc_info and record.exc_info[1] is not None:
+            line |= _told(record.exc_info[1])
         return json.dumps(line | getattr(record, "fields", {}))
 
 
 def configure(stream: TextIO | None = None, level: int = logging.INFO) -> logging.Handler:
-    """Send the service's log lines to a stream (stderr), and nowhere else; the handler."""
+    """Send the log lines of the service, and the warnings of what it runs on, to a stream (stderr), and
+    nowhere else; the handler."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines())
-    logger.handlers[:] = [handler]
-    logger.setLevel(level)
-    logger.propagate = False
+    for one, least in ((logger, level), *((logging.getLogger(name), logging.WARNING) for name in _SERVERS)):
+        one.handlers[:] = [handler]
+        one.setLevel(max(level, least))
+        one.propagate = False
     return handler
 
 
@@ -48,15 +54,26 @@ def request_ended(tally: Tally, method: str, route: str | None, status: int, sec
         "first_token_seconds": _rounded(tally.first_token),
         "seconds": _rounded(seconds),
     }
-    logger.log(logging.ERROR if status >= 500 else logging.INFO, "request", extra={"fields": fields})
+    logger.log(_level(status, tally.code, route), "request", extra={"fields": fields})
+
+
+def _level(status: int, code: str | None, route: str | None) -> int:
+    if status < 500 or (code in _FORESEEN and route == "/health/ready"):
+        return logging.INFO
+    return logging.WARNING if code in _FORESEEN else logging.ERROR
 
 
 def unforeseen(tally: Tally, error: BaseException) -> None:
-    """An error that nobody foresaw: its type and where it arose; its message might quote a prompt."""
+    """An error that nobody foresaw."""
+    fields = {"id": tally.request_id, "face": tally.face, **_told(error)}
+    logger.error("unforeseen error", extra={"fields": fields})
+
+
+def _told(error: BaseException) -> dict[str, object]:
+    """Type of an error and where it arose; its message might quote a prompt."""
     frames = traceback.extract_tb(error.__traceback__)
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames[-12:]]
-    fields = {"id": tally.request_id, "face": tally.face, "error": type(error).__name__, "where": where}
-    logger.error("unforeseen error", extra={"fields": fields})
+    return {"error": type(error).__name__, "where": where}
 
 
 def note(event: str, level: int = logging.INFO, **fields) -> None:

@@ -86,7 +86,7 @@ class _Snapshot:
         service, stats = self.service, self.stats
         ready = service.condition == "ready" and stats is not None
         yield GaugeMetricFamily("crucible_ready", "1 while requests are taken", int(ready))
-        yield GaugeMetricFamily("crucible_inflight_requests", "Requests being answered", service.inflight)
+        yield GaugeMetricFamily("crucible_inflight_requests", "Requests being answered", service.others)
         yield CounterMetricFamily(
             "crucible_engine_restarts", "Engines that replaced a dead one", service.restarts
         )

@@ -24,6 +24,7 @@ from crucible.service.state import Service, Settings
 
 STOPPED, DIED = 0, 1  # exit codes; a signal that would not wait gives 128 and its number
 _FAREWELL = 3.0  # seconds in which replies to clients must end once nothing more will come
+_LAST_WORD = 0.5  # seconds in which they must once the person would not wait
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,8 @@ class Run:
                 return await living
             self._server.force_exit = self._hurry.is_set()
             self.backend.kill()
+            await self.backend.close()
+            await self.service.drain(_LAST_WORD)
             self._say("stopped at once; what ran was cut off")
             return 128 + heard[-1] if heard else DIED
         finally:
@@ -151,9 +154,15 @@ class Run:
                 task.cancel()
 
     async def _farewell(self) -> int:
-        """Let replies end, cancel those that do not, end the engine and count its pages."""
+        """Let replies end, cancel those that do not, end the engine and count its pages.
+
+        An engine that loads or is being replaced has no pages to count, and is ended first.
+        """
         told, pages = not self.backend.gone.is_set(), self.backend.limits.pages
-        if not await self.service.drain(self.plan.drain if told else _FAREWELL) and told:
+        loading = told and self.backend.ready is None
+        if loading:
+            self.service.draining = True
+        elif not await self.service.drain(self.plan.drain if told else _FAREWELL) and told:
             seconds, left = self.plan.drain, self.service.inflight
             self._say(f"{seconds:g} s were not enough; requests that still run are cancelled: {left}")
         await self.backend.close()
@@ -161,6 +170,10 @@ class Run:
         left = self.backend.pages_left
         if not told:
             self._say(f"error: the engine stopped: {self.backend.failure}")
+        elif loading:
+            what = "the model was loaded" if self.service.loading else "another engine took requests"
+            self._say(f"stopped before {what}")
+            return STOPPED
         elif left is None:
             self._say("stopped; the engine did not end by itself and was killed")
         else:

@@ -45,6 +45,11 @@ class Service:
     started: float = field(default_factory=time.monotonic)
 
     @property
+    def others(self) -> int:
+        """Requests that are being answered beside the one that asks."""
+        return max(self.inflight - 1, 0)
+
+    @property
     def condition(self) -> str:
         """ready, loading, draining or dead."""
         if self.draining:

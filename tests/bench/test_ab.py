@@ -8,7 +8,7 @@ import pytest
 
 from crucible.bench import ab_record, ab_workloads
 from crucible.bench.ab_runs import Broken, Campaign, Oracle, Run
-from crucible.bench.ab_sides import Side, build_at, own_build
+from crucible.bench.ab_sides import Side, arguments, build_at, own_build
 from crucible.bench.ab_statistics import METRICS, rows, sign_test
 from crucible.bench.ab_verdict import Demand, marked, verdict
 from crucible.bench.ab_workloads import STREAM, Workload
@@ -114,7 +114,7 @@ def test_a_demand_holds_for_every_pair():
     assert "one has" in judged(campaign(0.6, shake=0.1), "2x256:ttft:39").reason
     assert "not measured" in judged(campaign(0.6), "4x941:ttft:20").reason
     assert judged(campaign(1.01), "2x256:TTFT:-2").accepted
-    for bad in ("2x256", "2x256:speed:3", "2x256:stream:3", "2x256:TTFT:much"):
+    for bad in ("2x256", "2x256:speed:3", "2x256:stream:3", "2x256:TTFT:much", "2x256:TTFT:nan"):
         with pytest.raises(InputError):
             Demand.parse(bad)
 
@@ -234,6 +234,14 @@ def test_workloads_are_chosen_by_name_by_beginning_or_made():
     assert ab_workloads.choose(known, ["3x77"])[0].lengths == (77, 77, 77)
     with pytest.raises(InputError, match="unknown workload"):
         ab_workloads.choose(known, ["sideways"])
+
+
+def test_a_models_path_means_the_same_in_another_folder_and_a_known_name_stays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("own", "smollm2", "synthetic-2x64"):
+        (tmp_path / name).mkdir()
+    named = [arguments(name, "f32", "cpu")[1] for name in ("own", "smollm2", "synthetic-2x64", "nowhere")]
+    assert named == [str(tmp_path / "own"), "smollm2", "synthetic-2x64", "nowhere"]
 
 
 def test_a_build_is_an_environment_its_python_or_a_checkout(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crucible.engine.events import RequestError, Result, Token
+from crucible.engine.events import RequestError, Result, TemperatureTooLow, Token
 from crucible.engine.loop import Loop
 from crucible.engine.runner import Outcome
 from crucible.engine.scheduler import Limits
@@ -230,13 +230,16 @@ def test_cached_pages_are_reused_while_their_text_is_away(ledger, make_job, expe
         assert results[job.id].tokens == expected(job.request.prompt, job.request.params, 60)
 
 
-def test_a_failing_row_ends_its_request_and_no_other(ledger, make_job, expected):
+@pytest.mark.parametrize("cold", [False, True])
+def test_a_failing_row_ends_its_request_and_no_other(ledger, make_job, expected, cold):
     class Failing(ledger):
         def run(self, parts):
             done = super().run(parts)
             mine = [i for i, p in enumerate(p for p in parts if p.sampling) if p.sampling.params.seed == 1]
             return [
-                Outcome(-1, error="the logits hold a NaN") if i in mine and len(self.steps) == 5 else outcome
+                Outcome(-1, error="the logits hold a NaN", cold=cold)
+                if i in mine and len(self.steps) == 5
+                else outcome
                 for i, outcome in enumerate(done)
             ]
 
@@ -245,7 +248,8 @@ def test_a_failing_row_ends_its_request_and_no_other(ledger, make_job, expected)
     for job in jobs:
         loop.submit(job)
     ends = {job.id: event for job, event in drain(loop) if not isinstance(event, Token)}
-    assert isinstance(ends[1], RequestError) and "request 1 failed at token 4: the logits" in str(ends[1])
+    assert type(ends[1]) is (TemperatureTooLow if cold else RequestError)
+    assert "request 1 failed at token 4: the logits" in str(ends[1])
     for id in (0, 2):
         assert ends[id].tokens == expected([1] * 20, jobs[id].request.params, 40)
     assert loop.pool.used == 0 and loop.totals.failed == 1

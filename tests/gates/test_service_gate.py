@@ -2,11 +2,14 @@
 
 import copy
 import dataclasses
+import gzip
+import json
 
 import pytest
 
-from crucible.errors import InputError
+from crucible.errors import InputError, UnavailableError
 from crucible.evidence.record import to_json
+from crucible.gates import http_facts, http_recording
 from crucible.gates import http_oracle as oracle
 from crucible.gates.http_record import to_record
 from crucible.gates.service import BELOW, OVER, Load, Phase, ServiceGate
@@ -132,11 +135,11 @@ def answers() -> list[oracle.Exchange]:
 
 
 def test_a_recording_equals_itself_and_survives_a_file(tmp_path):
-    path = oracle.save(tmp_path / "a.json.gz", {"model": "m"}, answers())
-    facts, found = oracle.load(path)
+    path = http_recording.save(tmp_path / "a.json.gz", {"model": "m"}, answers())
+    facts, found = http_recording.load(path)
     assert facts == {"model": "m"} and found == answers()
     assert [oracle.compare(a, b) for a, b in zip(answers(), found, strict=True)] == [None] * len(found)
-    assert oracle.save(tmp_path / "b.json.gz", facts, found).read_bytes() == path.read_bytes()
+    assert http_recording.save(tmp_path / "b.json.gz", facts, found).read_bytes() == path.read_bytes()
     assert to_record(facts, found, [], "cpu", {}).verdict == "pass"
 
 
@@ -162,9 +165,86 @@ def test_a_missing_token_a_number_as_a_text_and_another_status_are_differences()
     assert found == ["reply.tokens: items", "reply.random_state.seed", "status"]
 
 
-@pytest.mark.parametrize("text", [b"", b"not gzip", b'{"format": "x"}'])
-def test_what_is_no_recording_is_refused(tmp_path, text):
+def packed(body) -> bytes:
+    return gzip.compress(json.dumps(body).encode())
+
+
+def spoiled(change) -> bytes:
+    """A recording whose body `change` has worked on."""
+    exchanges = [dataclasses.asdict(e) for e in answers()]
+    body = {
+        "format": http_recording.FORMAT,
+        "version": http_recording.VERSION,
+        "facts": {"model": "m"},
+        "exchanges": exchanges,
+    }
+    change(body)
+    return packed(body)
+
+
+NO_RECORDINGS = {
+    "empty": (b"", "it is not JSON"),
+    "no gzip": (b"not gzip", "not a gzip|not whole gzip"),
+    "cut": (spoiled(lambda body: None)[:-20], "not whole gzip"),
+    "damaged": (spoiled(lambda body: None)[:30] + b"\xff" * 40, "not whole gzip"),
+    "list": (packed([1, 2]), "it is not crucible-http-oracle version 1"),
+    "number": (packed(3), "it is not crucible-http-oracle version 1"),
+    "nested": (gzip.compress(b"[" * 200_000), "it is not JSON"),
+    "no answers": (spoiled(lambda body: body["exchanges"].clear()), "it has no answers"),
+    "no facts": (spoiled(lambda body: body.pop("facts")), "its facts are None"),
+    "facts list": (spoiled(lambda body: body.update(facts=[])), r"its facts are \[\]"),
+    "exchanges object": (spoiled(lambda body: body.update(exchanges={"a": 1})), "not a list"),
+    "exchange text": (spoiled(lambda body: body["exchanges"].insert(0, "x")), "exchange 0 does not have"),
+    "unknown field": (spoiled(lambda body: body["exchanges"][1].update(more=1)), "exchange 1 does not have"),
+    "body text": (spoiled(lambda body: body["exchanges"][2].update(body="x")), "body of exchange 2 is 'x'"),
+    "status text": (spoiled(lambda body: body["exchanges"][0].update(status="200")), "status of exchange 0"),
+    "status bool": (spoiled(lambda body: body["exchanges"][0].update(status=True)), "status of exchange 0"),
+    "header break": (
+        spoiled(lambda body: body["exchanges"][0].update(headers={"a": "b\r\nc: d"})),
+        "cannot be sent",
+    ),
+    "header number": (spoiled(lambda body: body["exchanges"][0].update(headers={"a": 1})), "cannot be sent"),
+    "path": (spoiled(lambda body: body["exchanges"][0].update(path="v1 x")), "cannot be sent"),
+    "no token": (
+        spoiled(lambda body: [one.update(reply=None) for one in body["exchanges"]]),
+        "no answer with tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_RECORDINGS)
+def test_what_is_no_recording_is_refused_in_a_sentence(tmp_path, name):
+    raw, said = NO_RECORDINGS[name]
     path = tmp_path / "x.json.gz"
-    path.write_bytes(text)
-    with pytest.raises(InputError, match="is no recording"):
-        oracle.load(path)
+    path.write_bytes(raw)
+    with pytest.raises(InputError, match=f"is no recording: .*({said})") as refused:
+        http_recording.load(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_answers_that_are_none_are_not_recorded():
+    http_recording.check_answers("there", answers())
+    refused = answers()
+    refused[1] = dataclasses.replace(refused[1], status=401, reply={"error": {"message": "no key"}})
+    with pytest.raises(UnavailableError, match=r"does not answer native 1.*status 401, no key"):
+        http_recording.check_answers("there", refused)
+    with pytest.raises(UnavailableError, match="none of 11 requests with tokens"):
+        http_recording.check_answers("there", [dataclasses.replace(e, reply={}) for e in answers()])
+
+
+def test_a_service_of_another_model_mode_or_contract_is_not_held_to_the_recording():
+    recorded = {"model": "m", "mode": "f32", "contract_version": 1, "fingerprint": "fp_1", "limit queue": 8}
+    other = {"model": "n", "mode": "int8", "contract_version": 2, "fingerprint": "fp_2", "limit queue": 9}
+    assert http_facts.unlike(recorded, dict(recorded), http_facts.HELD + http_facts.TOLD) == []
+    said = http_facts.unlike(recorded, other, http_facts.HELD)
+    assert said == [
+        "model: m was recorded, n answers",
+        "mode: f32 was recorded, int8 answers",
+        "contract version: 1 was recorded, 2 answers",
+    ]
+    assert http_facts.unlike(recorded, other, http_facts.TOLD) == [
+        "fingerprint: fp_1 was recorded, fp_2 answers"
+    ]
+    assert http_facts.unlike({}, other, http_facts.HELD) == []
+    assert to_record(recorded, answers(), [], "cpu", other, said).verdict == "fail"
+    assert to_record(recorded, answers(), [], "cpu", other, (), ["fingerprint"]).verdict == "pass"

@@ -1,5 +1,8 @@
 """Tokenizers: text survives the round trip, streams never hold half a character, damage is named."""
 
+import sys
+import threading
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -141,3 +144,72 @@ def test_byte_fallback_tokens_are_bytes_and_spaces(tmp_path):
     inner.save(str(path))
     tokenizer = from_json(path, 10)
     assert decode(tokenizer, [1, 2, 3]) == " hié"
+
+
+def other_threads_run(work) -> bool:
+    """Whether another thread gets on while `work` runs, which nothing but `work` itself lets it."""
+    ready, go, ran = threading.Event(), threading.Lock(), []
+    go.acquire()
+    waiting = threading.Thread(target=lambda: (ready.set(), go.acquire(), ran.append(True)))
+    before = sys.getswitchinterval()
+    waiting.start()
+    ready.wait()
+    sys.setswitchinterval(1000)
+    try:
+        go.release()
+        work()
+        return bool(ran)
+    finally:
+        sys.setswitchinterval(before)
+        waiting.join()
+
+
+@pytest.mark.parametrize("name", ["encode", "encode_letters"])
+def test_other_threads_run_while_a_long_text_is_encoded(smollm2_tokenizer, name):
+    encode, text = getattr(smollm2_tokenizer, name), "The quick brown fox. " * 10_000
+    encode("made ready")
+    assert other_threads_run(lambda: encode(text))
+    assert not other_threads_run(lambda: sum(range(1_000_000)))
+
+
+def test_a_long_text_has_the_tokens_of_its_parts(smollm2_tokenizer):
+    part = "<|im_start|>caf\u00e9 12  \u4f60\u597d<|im_end|>"
+    for encode in (smollm2_tokenizer.encode, smollm2_tokenizer.encode_letters):
+        short = encode("\n" + part)
+        assert encode(("\n" + part) * 400) == short * 400
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(max_size=200) | st.text("<|>im_endstar \n\x04", max_size=300))
+def test_no_text_has_fewer_tokens_than_are_told_at_once(smollm2_tokenizer, text):
+    for tokenizer in (smollm2_tokenizer, ByteTokenizer(300)):
+        least = tokenizer.at_least(text)
+        assert least <= min(len(tokenizer.encode(text)), len(tokenizer.encode_letters(text)))
+
+
+def test_the_longest_token_and_lost_bytes_are_what_is_told(smollm2_tokenizer, unknown_bytes):
+    names = [smollm2_tokenizer.token_bytes(token) for token in range(smollm2_tokenizer.vocab)]
+    longest = max(names, key=len).decode()
+    assert smollm2_tokenizer.at_least(longest * 7) == 7
+    lost = chr(min(unknown_bytes)) * 5000
+    assert smollm2_tokenizer.at_least(lost) == len(smollm2_tokenizer.encode(lost)) == 0
+    assert ByteTokenizer(300).at_least("<|assistant|>" * 9) == 9
+
+
+@pytest.mark.parametrize("change", ["normalizer", "stripping", "removing", "truncation"])
+def test_nothing_is_told_of_a_tokenizer_that_takes_text_away(smollm2_file, change):
+    from tokenizers import AddedToken, normalizers, pre_tokenizers
+
+    tokenizer = open_gguf(smollm2_file).load_tokenizer()
+    inner = tokenizer._inner
+    match change:
+        case "normalizer":
+            inner.normalizer = normalizers.NFC()
+        case "stripping":
+            inner.add_special_tokens([AddedToken("<|pad|>", lstrip=True)])
+        case "removing":
+            steps = [pre_tokenizers.Split(" ", "removed"), inner.pre_tokenizer]
+            inner.pre_tokenizer = pre_tokenizers.Sequence(steps)
+        case "truncation":
+            inner.enable_truncation(5)
+    assert tokenizer.at_least("word " * 9000) == 0

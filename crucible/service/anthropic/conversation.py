@@ -16,15 +16,10 @@ class Conversation:
     turns: list[dict[str, str]]
     continued: bool
 
-    @property
-    def characters(self) -> int:
-        """Of all turns together."""
-        return sum(len(turn["content"]) for turn in self.turns)
-
-    def encode(self, card: Card) -> list[int]:
+    def encode(self, card: Card, fit: bool = False) -> list[int]:
         """Token ids of the prompt; Refusal 400 where the model's template has no place for the turns."""
         with naming("messages"):
-            return card.encode_chat(self.turns, self.continued)
+            return card.encode_chat(self.turns, self.continued, fit)
 
 
 def conversation(card: Card, body: Prompt) -> Conversation:

@@ -53,7 +53,7 @@ async def create(request: fastapi.Request, body: MessagesBody):
 
 async def _asked(request: fastapi.Request, body: MessagesBody) -> Checked:
     wanted = Request(
-        prompt=await encoded(request, body),
+        prompt=await encoded(request, body, fit=True),
         max_tokens=body.max_tokens,
         temperature=1.0 if body.temperature is None else body.temperature,
         top_k=body.top_k or 0,

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Sequence
 import msgspec
 from msgspec import Struct
 
-from crucible.engine.events import EngineStopped, QueueFull, RequestError, Result, Token
+from crucible.engine.events import EngineStopped, QueueFull, RequestError, Result, TemperatureTooLow, Token
 from crucible.engine.request import Checked
 from crucible.engine.scheduler import Limits
 from crucible.engine.stats import Stats
@@ -13,7 +13,10 @@ from crucible.errors import CrucibleError, InputError, UnavailableError, Unsuppo
 from crucible.sampling.params import SamplingParams
 
 # Errors that cross the channel by name, special ones before what they are a case of.
-_KINDS = (QueueFull, EngineStopped, InputError, RequestError, UnsupportedError, UnavailableError)
+_KINDS = (
+    *(QueueFull, EngineStopped, TemperatureTooLow, RequestError),
+    *(InputError, UnsupportedError, UnavailableError),
+)
 ERRORS: dict[str, type[CrucibleError]] = {kind.__name__: kind for kind in _KINDS}
 
 

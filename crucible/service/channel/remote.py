@@ -167,7 +167,10 @@ class RemoteBackend:
     def _died(self, fatal: protocol.Fatal | None) -> None:
         """The process has ended: fail what lives, then replace it or give up."""
         why = fatal.why if fatal is not None else "the engine is closed"
-        error = EngineStopped(f"the engine stopped: {why}; no token of that step is given")
+        if self._closing:
+            error = EngineStopped("the service stopped; what ran was cut off")
+        else:
+            error = EngineStopped(f"the engine stopped: {why}; no token of that step is given")
         for stream in self._streams.values():
             stream.feed(error)
         self._streams.clear()

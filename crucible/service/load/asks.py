@@ -68,11 +68,17 @@ def open_arrivals(
     kind: str, rate: float, lengths: Sequence[int], count: int, max_tokens: int, seed: int, burst: int = 0
 ) -> list[Ask]:
     """`count` requests that arrive whether or not earlier ones have ended; lengths are taken in turn."""
-    if kind not in (FIXED, POISSON):
-        raise InputError(f"unknown arrivals {kind!r}; choose {FIXED} or {POISSON}")
+    check_arrivals(kind, rate)
     times = fixed(rate, count) if kind == FIXED else poisson(rate, count, seed + burst)
     asks = closed([lengths[i % len(lengths)] for i in range(count)], max_tokens, seed, burst)
     return [replace(ask, at=at) for ask, at in zip(asks, times, strict=True)]
+
+
+def check_arrivals(kind: str, rate: float) -> None:
+    """InputError for arrivals that there are not, or a rate that is none."""
+    if kind not in (FIXED, POISSON):
+        raise InputError(f"unknown arrivals {kind!r}; choose {FIXED} or {POISSON}")
+    _rate(rate)
 
 
 def _rate(rate: float) -> float:

@@ -118,6 +118,8 @@ class _Line(asyncio.Protocol):
     def __init__(self, heard: Callable[[], None] | None):
         self.unpacker, self.heard = Unpacker(), heard
         self.ended: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        # What it ends with is taken, so that the loop does not report it where its caller was cancelled.
+        self.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport) -> None:
@@ -186,7 +188,8 @@ class Connection:
 
     async def finished(self) -> float:
         """Time of the last byte; BadReply where the server broke off."""
-        return await asyncio.shield(self._line.ended)
+        await asyncio.wait((self._line.ended,))  # whoever is cancelled here leaves the future as it is
+        return self._line.ended.result()
 
     @property
     def reply(self) -> Reply:
@@ -195,11 +198,8 @@ class Connection:
 
     def close(self) -> None:
         """End the connection at once; the server sees its client leave."""
-        if self._line is None:
-            return
-        self._line.transport.abort()
-        # What it ended with is taken, so that the loop does not report it as lost.
-        self._line.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        if self._line is not None:
+            self._line.transport.abort()
 
 
 async def fetch(to: Target, path: str) -> tuple[int, bytes]:

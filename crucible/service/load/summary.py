@@ -62,7 +62,7 @@ def lines(taken: Sequence[Sample]) -> list[str]:
     tokens, shared = sum(s.count for s in good), sum(s.shared for s in good)
     text = [
         f"{len(good)} of {len(timed)} requests answered, {tokens:,} tokens, {shared:,} came with another; "
-        f"{len(taken) - len(timed)} warmups apart"
+        f"{refused(timed)} refused with 429 by a queue that is full; {len(taken) - len(timed)} warmups apart"
     ]
     text += [f"  failed: {why} (x{count})" for why, count in failures(timed).items()]
     rows = [("times at the client", "median [least, most]", "p95", "values")]
@@ -82,6 +82,11 @@ def lines(taken: Sequence[Sample]) -> list[str]:
             f"  TTFT above the server's own, from submission: {b.median:.3g} [{b.low:.3g}, {b.high:.3g}] ms"
         )
     return text + [f"  {name}: {what}" for name, what in FORMULAS.items()]
+
+
+def refused(taken: Sequence[Sample]) -> int:
+    """Requests that the service did not take, as too many waited."""
+    return sum(s.status == 429 for s in taken)
 
 
 def failures(taken: Sequence[Sample]) -> dict[str, int]:
@@ -109,7 +114,13 @@ def to_record(plan: str, taken: Sequence[Sample], raw: Path | None, facts: dict,
         elements=len(timed),
         finite=len(timed) - failed,
         nonzero=len(timed) - failed,
-        facts={"plan": plan, "requests": len(timed), "failed": failed, **facts},
+        facts={
+            "plan": plan,
+            "requests": len(timed),
+            "failed": failed,
+            "refused with 429": refused(timed),
+            **facts,
+        },
         samples=tuple(Series(m.name, m.unit, m.values, m.bursts) for m in found if m.name != "gap"),
         not_claimed=NOT_CLAIMED,
         environment=capture(device),

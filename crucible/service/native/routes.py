@@ -1,12 +1,10 @@
 """Paths of the native face."""
 
-import asyncio
-
 import fastapi
 from fastapi import APIRouter, Response
 
 from crucible.engine.request import Checked
-from crucible.service.admit import admit, checked
+from crucible.service.admit import admit, apart, checked
 from crucible.service.body import StrictRoute
 from crucible.service.failure import Refusal
 from crucible.service.native.bodies import (
@@ -49,7 +47,7 @@ def router() -> APIRouter:
 async def generate(request: fastapi.Request, body: Generate) -> Response:
     """Continue a prompt; the same request with the same seed gives the same tokens on any machine."""
     here = service(request)
-    prompt = await _prompt(request, "prompt", body.prompt, body.messages)
+    prompt = await _prompt(request, "prompt", body.prompt, body.messages, fit=True)
     (asked,) = await checked(request, [body.request(prompt)])
     (stream,) = await admit(request, [asked])
     reply = Reply(
@@ -70,17 +68,23 @@ async def tokenize(request: fastapi.Request, body: Tokenize) -> Response:
     """Token ids of a text, or of messages by the chat template."""
     prompt = await _prompt(request, "text", body.text, body.messages)
     if isinstance(prompt, str):
-        prompt = await asyncio.to_thread(service(request).backend.card.encode, prompt)
+        text, card = prompt, service(request).backend.card
+        prompt = await apart(request, lambda: card.encode(text))
     return json_reply({"tokens": prompt, "count": len(prompt)})
 
 
 async def detokenize(request: fastapi.Request, body: Detokenize) -> Response:
     """Text of token ids."""
-    return json_reply({"text": await asyncio.to_thread(service(request).backend.card.decode, body.tokens)})
+    card = service(request).backend.card
+    return json_reply({"text": await apart(request, lambda: card.decode(body.tokens))})
 
 
 async def _prompt(
-    request: fastapi.Request, name: str, given: str | list[int] | None, messages: list[Message] | None
+    request: fastapi.Request,
+    name: str,
+    given: str | list[int] | None,
+    messages: list[Message] | None,
+    fit: bool = False,
 ) -> str | list[int]:
     if (given is None) == (messages is None):
         how = "both are" if given is not None else "neither is"
@@ -88,7 +92,9 @@ async def _prompt(
     if messages is None:
         return given
     card = service(request).backend.card
-    return await asyncio.to_thread(card.encode_chat, [message.model_dump() for message in messages])
+    return await apart(
+        request, lambda: card.encode_chat([message.model_dump() for message in messages], fit=fit)
+    )
 
 
 def _seed(body: Generate, asked: Checked) -> int | None:

@@ -28,7 +28,7 @@ def add(routes: APIRouter) -> None:
     async def chat(request: fastapi.Request, body: ChatBody):
         here = begin(request, body)
         card = here.backend.card
-        ids = await encode_messages(card, body)
+        ids = await encode_messages(request, card, body)
         limit_param, max_tokens = _limit(body)
         wish = Wish("messages", limit_param, max_tokens, _logprobs(body))
         planned = await plan(request, body, [ids], wish, "chatcmpl")

@@ -10,11 +10,12 @@ from fastapi import APIRouter
 from crucible.engine.events import Result
 from crucible.model.tokenizer import Tokenizer
 from crucible.numerics.checks import whole
+from crucible.service.admit import apart
 from crucible.service.failure import Refusal
 from crucible.service.openai.documents import Completion, streamed
 from crucible.service.openai.errors import naming
 from crucible.service.openai.logprobs import TOP, LegacyLogprobs
-from crucible.service.openai.plan import Wish, begin, encode, plan
+from crucible.service.openai.plan import Wish, begin, choices, plan
 from crucible.service.openai.schemas import CompletionBody
 from crucible.service.openai.streaming import reply
 
@@ -35,10 +36,12 @@ def add(routes: APIRouter) -> None:
             with naming("logprobs"):
                 logprobs = whole("logprobs", logprobs, 0, TOP)
         card, prompts = here.backend.card, _prompts(body)
-        ids = [
-            await encode(card.encode, one, len(one), "prompt") if isinstance(one, str) else one
-            for one in prompts
-        ]
+        choices(here, body, len(prompts))
+        with naming("prompt"):
+            ids = await apart(
+                request,
+                lambda: [card.encode(one, fit=True) if isinstance(one, str) else one for one in prompts],
+            )
         max_tokens = MAX_TOKENS if body.max_tokens is None else body.max_tokens
         wish = Wish("prompt", "max_tokens", max_tokens, logprobs)
         planned = await plan(request, body, ids, wish, "cmpl")

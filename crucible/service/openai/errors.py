@@ -4,10 +4,11 @@ import contextlib
 
 from pydantic import BaseModel
 
-from crucible.errors import InputError
+from crucible.errors import ContextError, InputError
 from crucible.service.failure import Failure, Refusal
 from crucible.service.sse import event
 
+TOO_LONG = "context_length_exceeded"
 _TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "service_unavailable_error"}
 
 
@@ -64,5 +65,7 @@ def naming(param: str, code: str = "invalid_value"):
     """An InputError inside is a Refusal 400 that names the field."""
     try:
         yield
+    except ContextError as error:
+        raise Refusal(400, str(error), param, TOO_LONG) from None
     except InputError as error:
         raise Refusal(400, str(error), param, code) from None

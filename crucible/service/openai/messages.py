@@ -3,19 +3,21 @@
 import re
 from typing import Any
 
+import fastapi
+
 from crucible.errors import UnsupportedError
 from crucible.model.card import Card
+from crucible.service.admit import apart
 from crucible.service.failure import Refusal
-from crucible.service.openai.plan import encode
+from crucible.service.openai.errors import naming
 from crucible.service.openai.schemas import ChatBody, Message, Part
 from crucible.service.openai.unsupported import refuse_unsupported
 
 MESSAGES = 4096
-_FRAME = 16  # characters that a template writes around a message, about
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # spells no control token
 
 
-async def encode_messages(card: Card, body: ChatBody) -> list[int]:
+async def encode_messages(request: fastapi.Request, card: Card, body: ChatBody) -> list[int]:
     """Token ids of the prompt; Refusal 400 for content that is no text, and for what the template refuses.
 
     A developer message is a system message to a template that does not know the newer name.
@@ -28,10 +30,14 @@ async def encode_messages(card: Card, body: ChatBody) -> list[int]:
         message = f"messages holds {count}; give 1 to {MESSAGES}"
         raise Refusal(400, message, "messages", "invalid_value")
     developer = "developer" if "developer" in card.chat_template else "system"
-    plain = [_plain(one, f"messages.{at}.", developer) for at, one in enumerate(body.messages)]
+
+    def work() -> list[int]:
+        plain = [_plain(one, f"messages.{at}.", developer) for at, one in enumerate(body.messages)]
+        return card.encode_chat(plain, fit=True)
+
     try:
-        size = sum(len(one["content"]) + _FRAME for one in plain)
-        return await encode(card.encode_chat, plain, size, "messages")
+        with naming("messages"):
+            return await apart(request, work)
     except UnsupportedError as error:
         raise Refusal(400, str(error), "messages", "unsupported") from None
 

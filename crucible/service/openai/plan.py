@@ -1,22 +1,20 @@
 """From a body to requests of the engine: one for each choice of each prompt, checked before any is queued."""
 
-import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import fastapi
 
 from crucible.engine.request import Checked, Request
-from crucible.errors import InputError
+from crucible.errors import ContextError, InputError
 from crucible.model.card import Card
 from crucible.numerics.checks import whole
 from crucible.numerics.contract import PAGE_SIZE
 from crucible.sampling.params import SEED_LIMIT
 from crucible.service.admit import checked
 from crucible.service.failure import Refusal
-from crucible.service.openai.errors import naming
+from crucible.service.openai.errors import TOO_LONG, naming
 from crucible.service.openai.models import refuse_other_model
 from crucible.service.openai.schemas import Common
 from crucible.service.openai.unsupported import refuse_unsupported
@@ -24,7 +22,6 @@ from crucible.service.state import Service, service
 
 STOPS = 4
 CHOICES = 128
-_IN_THE_LOOP = 4096  # characters; a longer prompt is encoded in a thread, so that running streams go on
 
 
 @dataclass(frozen=True)
@@ -58,20 +55,12 @@ def begin(request: fastapi.Request, body: Common) -> Service:
     return here
 
 
-async def encode(encoder: Callable[[Any], list[int]], prompt: Any, characters: int, param: str) -> list[int]:
-    """Token ids of a prompt of so many characters; an InputError names `param`."""
-    with naming(param):
-        if characters <= _IN_THE_LOOP:
-            return encoder(prompt)
-        return await asyncio.to_thread(encoder, prompt)
-
-
 async def plan(
     request: fastapi.Request, body: Common, prompts: Sequence[Sequence[int]], wish: Wish, prefix: str
 ) -> Plan:
     """Checked requests of all choices; Refusal 400 that names the field of the first rule that one breaks."""
     here = service(request)
-    n = _choices(here, body, len(prompts))
+    n = choices(here, body, len(prompts))
     seed, ready = body.seed, []
     for prompt in prompts:
         first = await _check(request, _request(here, body, prompt, seed, wish), wish)
@@ -82,7 +71,8 @@ async def plan(
     return Plan(body, here.backend.card, ready, n, seed, id, int(time.time()))
 
 
-def _choices(here: Service, body: Common, prompts: int) -> int:
+def choices(here: Service, body: Common, prompts: int) -> int:
+    """Choices of each of so many prompts; Refusal 400 where the queue could not hold them."""
     with naming("n"):
         n = whole("n", 1 if body.n is None else body.n, 1, CHOICES)
     count, queue = n * prompts, here.backend.limits.queue
@@ -128,11 +118,10 @@ async def _check(request: fastapi.Request, wanted: Request, wish: Wish) -> Check
     try:
         (one,) = await checked(request, [wanted])
         return one
+    except ContextError as error:
+        raise Refusal(400, str(error), wish.param, TOO_LONG) from None
     except InputError as error:
-        sentence = str(error)
-    if len(wanted.prompt) + wanted.max_tokens > config.context:
-        raise Refusal(400, sentence, wish.param, "context_length_exceeded")
-    raise Refusal(400, sentence, _field(sentence, wish), "invalid_value")
+        raise Refusal(400, str(error), _field(str(error), wish), "invalid_value") from None
 
 
 def _field(sentence: str, wish: Wish) -> str:

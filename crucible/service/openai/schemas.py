@@ -41,7 +41,7 @@ class Common(Body):
     model: str
     temperature: float | None = _told("0 is greedy; 1 without it", minimum=0)
     top_p: float | None = _told("1 without it", exclusiveMinimum=0, maximum=1)
-    n: int | None = _told("choices a prompt; choice i uses seed + i", minimum=1, maximum=128)
+    n: int | None = _told("choices a prompt; choice i uses seed + i modulo 2^64", minimum=1, maximum=128)
     seed: int | None = _told(
         "without it one is drawn, and reported as `seed`", minimum=0, maximum=SEED_LIMIT - 1
     )

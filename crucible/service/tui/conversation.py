@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from crucible.errors import CrucibleError, InputError, UnavailableError
 from crucible.service.tui.source import About, End, Piece, Sampling, Source
-from crucible.service.tui.transcript import Finish, Transcript, Turn, Verdict, compare
+from crucible.service.tui.transcript import Finish, Transcript, Turn
+from crucible.service.tui.verdict import Verdict, compare
 
 WAY_OUT = "Ctrl-O shortens the chat by its oldest turn, Ctrl-N begins a new one"
 
@@ -19,12 +20,17 @@ class ContextFull(InputError):
 
 @dataclass
 class Conversation:
-    """A transcript that goes on; turns before number `since` are no longer part of the prompt."""
+    """A transcript that goes on; turns before number `since` are no longer part of the prompt.
+
+    The first `loaded` turns were read from a file and are answers of model `loaded_from`.
+    """
 
     source: Source
     about: About
     transcript: Transcript
     since: int = 0
+    loaded: int = 0
+    loaded_from: str = ""
 
     @classmethod
     def new(cls, source: Source, about: About) -> "Conversation":
@@ -35,7 +41,8 @@ class Conversation:
     def going_on(cls, source: Source, about: About, transcript: Transcript) -> "Conversation":
         """A chat that takes up what was saved; the model is the one that answers now."""
         last = transcript.turns[-1].since if transcript.turns else 0
-        return cls(source, about, Transcript(about.model, transcript.turns), last)
+        mine = Transcript(about.model, transcript.turns)
+        return cls(source, about, mine, last, len(transcript.turns), transcript.model)
 
     @property
     def turns(self) -> list[Turn]:
@@ -125,8 +132,8 @@ class Conversation:
         async with aclosing(asked) as events:
             async for event in events:
                 if isinstance(event, End):
-                    elsewhere = turn.fingerprint not in (None, event.fingerprint)
-                    yield compare(turn.tokens, event.tokens, elsewhere)
+                    model = self.loaded_from if index < self.loaded else self.about.model
+                    yield compare(turn, event, model, self.about.model)
                     return
                 got += event.tokens
                 yield len(got)

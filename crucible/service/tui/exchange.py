@@ -5,7 +5,8 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from crucible.service.tui.transcript import Turn, Verdict
+from crucible.service.tui.transcript import Turn
+from crucible.service.tui.verdict import Verdict
 
 _PICTURES = {c: 0x2400 + c for c in range(0x20) if c not in (0x09, 0x0A)}
 _PICTURES |= {0x7F: 0x2421} | dict.fromkeys((*range(0x80, 0xA0), *range(0x202A, 0x202F)), 0xFFFD)

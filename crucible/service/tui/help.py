@@ -9,7 +9,7 @@ KEYS = (
     ("Enter", "send the message"),
     ("Ctrl-J", "begin a new line"),
     ("Esc", "stop the running answer; go back to the message"),
-    ("Ctrl-R", "run an answer again with its seed and compare the tokens"),
+    ("Ctrl-R", "run an answer again with its seed and compare"),
     ("Ctrl-Y", "copy an answer"),
     ("Ctrl-↑ ↓", "choose an answer; without a choice it is the last one"),
     ("F2", "sampling and system message"),

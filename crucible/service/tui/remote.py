@@ -1,6 +1,7 @@
 """Answers from a running service, by its native face."""
 
 import json
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,7 +17,10 @@ _PATIENCE = httpx.Timeout(None, connect=5.0, write=30.0)
 
 
 class RemoteSource:
-    """A Source over HTTP; `transport` replaces the network (tests)."""
+    """A Source over HTTP; `transport` replaces the network (tests).
+
+    A URL may end with /v1, as clients of the OpenAI API are given it.
+    """
 
     def __init__(
         self, url: str, api_key: str | None = None, transport: httpx.AsyncBaseTransport | None = None
@@ -25,11 +29,13 @@ class RemoteSource:
             parsed = httpx.URL(url)
         except httpx.InvalidURL:
             parsed = httpx.URL("")
-        if parsed.scheme not in ("http", "https") or not parsed.host:
+        port = 80 if parsed.port is None else parsed.port
+        beyond = parsed.query or parsed.fragment or not 0 < port < 1 << 16
+        if parsed.scheme not in ("http", "https") or not parsed.host or beyond:
             raise InputError(f"{url!r} is not the URL of a service; give one like http://127.0.0.1:8000")
         if api_key is not None and not (api_key and api_key.isascii() and api_key.isprintable()):
             raise InputError("the API key has characters that no header carries; give printable ASCII")
-        self.url = str(parsed).rstrip("/")
+        self.url = str(parsed).rstrip("/").removesuffix("/v1").rstrip("/")
         self.name, self.place = "service", self.url
         headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
         self._client = httpx.AsyncClient(
@@ -96,7 +102,9 @@ class RemoteSource:
                 yield reply
         except httpx.TimeoutException:
             raise UnavailableError(f"the service at {self.url} does not answer in time; try again") from None
-        except httpx.ConnectError:
+        except httpx.ConnectError as error:
+            if why := _tls(error):
+                raise UnavailableError(f"no TLS with {self.url}: {why}") from None
             raise UnavailableError(
                 f"no service answers at {self.url}; start one (crucible serve) and send the message again"
             ) from None
@@ -132,6 +140,17 @@ def _end(data: dict[str, Any]) -> End:
         fingerprint=data["fingerprint"],
         random_state=State(data["random_state"]["seed"], data["random_state"]["next_draw"]),
     )
+
+
+def _tls(error: BaseException | None) -> str:
+    """Why a connection that was made could not be encrypted; empty for one that was not made."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return f"its certificate is refused ({error.verify_message}); name a host that it is for"
+        if isinstance(error, ssl.SSLError):
+            return "the port does not speak it; crucible serve speaks http, so give the URL with http://"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 async def _events(lines: AsyncIterator[str]) -> AsyncIterator[tuple[str, Any]]:

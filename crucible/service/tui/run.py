@@ -7,7 +7,8 @@ from pathlib import Path
 from crucible.errors import InputError
 from crucible.service.tui.conversation import Conversation
 from crucible.service.tui.source import Sampling, Source
-from crucible.service.tui.transcript import Transcript, Verdict
+from crucible.service.tui.transcript import Transcript
+from crucible.service.tui.verdict import Verdict
 
 
 async def on_screen(

@@ -14,7 +14,8 @@ from crucible.errors import CrucibleError, UnavailableError
 from crucible.service.tui.conversation import WAY_OUT, Conversation
 from crucible.service.tui.exchange import Exchange
 from crucible.service.tui.source import Sampling, Source
-from crucible.service.tui.transcript import Transcript, Turn, Verdict
+from crucible.service.tui.transcript import Transcript, Turn
+from crucible.service.tui.verdict import Verdict
 
 _FRAMES = 20  # times a second that a growing answer is drawn
 

@@ -1,14 +1,16 @@
 """What was said, in a form that can be saved, read again and run again."""
 
 import json
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from crucible.errors import InputError
-from crucible.files import check_writable, read_text, shown
+from crucible.files import brief, check_writable, read_text, shown
+from crucible.sampling.params import SEED_LIMIT
 from crucible.service.tui.source import End, Sampling, State
 
 FORMAT = "crucible chat 1"
@@ -102,45 +104,33 @@ def load(path: Path) -> Transcript:
         reason = first["msg"].removeprefix("Value error, ")
         raise InputError(f"{shown(path)} is no transcript of a chat: {where}: {reason}") from None
     for index, turn in enumerate(transcript.turns):
-        if not 0 <= turn.since <= index:
-            raise InputError(
-                f"{shown(path)} is no transcript of a chat: turn {index} cannot begin at turn {turn.since}"
-            )
-        if not turn.finish_reason:
-            raise InputError(f"{shown(path)} is no transcript of a chat: turn {index} has no end")
+        if (wrong := next(_impossible(turn, index, transcript.turns[:index]), None)) is not None:
+            raise InputError(f"{shown(path)} is no transcript of a chat: turn {index} {wrong}")
     return transcript
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """How a second run compares: `equal`, or the first token that differs (None where a side has ended).
-
-    `elsewhere`: the two runs have different fingerprints, so the promise of equal tokens is not given.
-    """
-
-    at: int | None = None
-    expected: int | None = None
-    got: int | None = None
-    elsewhere: bool = False
-
-    @property
-    def equal(self) -> bool:
-        """Every token is the same."""
-        return self.at is None
-
-    def __str__(self) -> str:
-        behind = " (another fingerprint)" if self.elsewhere else ""
-        if self.equal:
-            return f"✓ equal{behind}"
-        was, now = ("the end" if t is None else str(t) for t in (self.expected, self.got))
-        return f"✗ differs at token {self.at}: {now}, was {was}{behind}"
-
-
-def compare(expected: Sequence[int], got: Sequence[int], elsewhere: bool = False) -> Verdict:
-    """The Verdict on the tokens of a second run."""
-    for at in range(max(len(expected), len(got))):
-        was = expected[at] if at < len(expected) else None
-        now = got[at] if at < len(got) else None
-        if was != now:
-            return Verdict(at, was, now, elsewhere)
-    return Verdict(elsewhere=elsewhere)
+def _impossible(turn: Turn, index: int, before: list[Turn]) -> Iterator[str]:
+    """What is wrong with a turn that no chat can have had."""
+    sampling, state = turn.sampling, turn.random_state
+    least = before[-1].since if before else 0
+    if not least <= turn.since <= index:
+        yield f"cannot begin at turn {brief(turn.since)}; give {least} to {index}"
+    if not turn.finish_reason:
+        yield "has no end"
+    if sampling.greedy != (sampling.seed is None):
+        have = "is greedy and has a seed" if sampling.greedy else "is sampled and has no seed"
+        yield f"{have}; it cannot be run again"
+    if any(token < 0 for token in turn.tokens):
+        yield f"has the token {brief(min(turn.tokens))}; tokens are at least 0"
+    if len(turn.tokens) > sampling.max_tokens:
+        yield f"has {len(turn.tokens)} tokens, more than its max_tokens {sampling.max_tokens}"
+    if turn.prompt_tokens < 1:
+        yield f"has {brief(turn.prompt_tokens)} prompt tokens; a prompt has at least 1"
+    if state is not None and not 0 <= state.next_draw < SEED_LIMIT:
+        yield f"has the next draw {brief(state.next_draw)}; it must be 0 to {SEED_LIMIT - 1}"
+    if state is not None and state.seed is not None and not 0 <= state.seed < SEED_LIMIT:
+        yield f"has the random state's seed {brief(state.seed)}; it must be 0 to {SEED_LIMIT - 1}"
+    for name in ("first_token_seconds", "seconds"):
+        value = getattr(turn, name)
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            yield f"has {value} {name}; it must be finite and at least 0"

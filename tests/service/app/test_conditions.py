@@ -77,6 +77,7 @@ def test_nothing_new_is_taken_while(open_server, post, face, condition):
     assert {"loading": "loading", "draining": "shutting down"}[condition] in face.said(reply)
     health = server.get("/health/ready")
     assert health.status_code == 503 and health.json()["status"] == condition
+    assert health.headers["retry-after"] == "1"
     assert server.get("/health/live").status_code == 200
     assert server.get("/stats").json()["status"] == condition
     setattr(server.service, condition, False)
@@ -93,6 +94,7 @@ def test_a_dead_engine_is_a_503_that_says_why(serve, tiny, gate, post, face, unt
     assert again.status_code == 503 and "the device fell off" in face.said(again)
     health = server.get("/health/ready")
     assert health.status_code == 503 and health.json()["status"] == "dead"
+    assert [reply.headers["retry-after"] for reply in (first, again, health)] == ["1"] * 3
     assert "the device fell off" in health.json()["why"]
     assert "the device fell off" in server.get("/stats").json()["failure"]
 

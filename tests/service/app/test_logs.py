@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import socket
 
 import pytest
 
@@ -14,7 +15,8 @@ SECRET = "xyzzy-plugh"
 @pytest.fixture
 def lines():
     """lines(server) -> the log lines since the test began, as objects, once every reply has its line."""
-    stream, before, level = io.StringIO(), list(logs.logger.handlers), logs.logger.level
+    stream, known = io.StringIO(), [logs.logger, *map(logging.getLogger, ("uvicorn.error", "asyncio"))]
+    before = [(one, list(one.handlers), one.level, one.propagate) for one in known]
     logs.configure(stream)
 
     def read(server) -> list[dict]:
@@ -25,9 +27,9 @@ def lines():
         return [line for line in found if line.get("route") != "/health/live"]
 
     yield read
-    logs.logger.handlers[:] = before
-    logs.logger.setLevel(level)
-    logs.logger.propagate = True
+    for one, handlers, level, propagate in before:
+        one.handlers[:], one.propagate = handlers, propagate
+        one.setLevel(level)
 
 
 def test_a_request_is_one_line_without_a_text(tiny_server, post, face, lines):
@@ -106,7 +108,8 @@ def test_the_level_follows_the_status(serve, tiny, lines):
     server.service.draining = True
     server.post("/v1/generate", json={"prompt": "x", "max_tokens": 1})
     server.get("/stats")
-    assert [line["level"] for line in lines(server)] == ["error", "info"]
+    server.get("/health/ready")
+    assert [line["level"] for line in lines(server)] == ["warning", "info", "info"]
     logs.note("engine_restarted", logging.WARNING, restarts=2)
     assert {**lines(server)[-1], "time": 0} == {
         "time": 0,
@@ -114,3 +117,36 @@ def test_the_level_follows_the_status(serve, tiny, lines):
         "event": "engine_restarted",
         "restarts": 2,
     }
+
+
+@pytest.mark.parametrize("condition, level", [("loading", "info"), ("draining", "info"), ("dead", "error")])
+def test_a_probe_before_its_time_is_no_error(serve, tiny, lines, monkeypatch, condition, level):
+    server = serve(tiny)
+    if condition == "dead":
+        monkeypatch.setattr(type(server.service.backend), "failure", "it fell")
+    else:
+        setattr(server.service, condition, True)
+    assert server.get("/health/ready").status_code == 503
+    (line,) = lines(server)
+    assert (line["level"], line["code"]) == (level, condition)
+
+
+def test_what_is_no_http_request_is_a_json_line(serve, tiny, lines):
+    server = serve(tiny)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as talk:
+        talk.sendall(f"{SECRET}\r\n\r\n".encode())
+        assert talk.makefile("rb").read().startswith(b"HTTP/1.1 400")
+    (line,) = lines(server)
+    assert (line["level"], line["event"]) == ("warning", "Invalid HTTP request received.")
+    assert SECRET not in json.dumps(line)
+
+
+def test_a_task_that_nobody_waited_for_is_a_json_line_that_quotes_nothing(serve, tiny, lines):
+    try:
+        raise KeyError(SECRET)
+    except KeyError as error:
+        told = (type(error), error, error.__traceback__)
+    logging.getLogger("asyncio").error("a task ended with an error", exc_info=told)
+    (line,) = lines(serve(tiny))
+    assert (line["level"], line["error"]) == ("error", "KeyError") and "test_logs.py" in line["where"][0]
+    assert SECRET not in json.dumps(line)

@@ -76,7 +76,7 @@ def test_the_engine_s_numbers_stand_in_metrics_and_stats(serve, tiny):
     assert found["crucible_steps_total", "decode"] == 2 and found["crucible_rows_total", "prefill"] == 40
     assert found["crucible_ready",] == 1 and found["crucible_engine_restarts_total",] == 0
     assert stats["status"] == "ready" and stats["failure"] is None and stats["uptime_seconds"] > 0
-    assert stats["limits"]["pages"] == 48 and stats["inflight"] == 1
+    assert stats["limits"]["pages"] == 48 and stats["inflight"] == 0
 
 
 def test_requests_that_run_together_show_as_mixed_steps(serve, tiny, gate, until):
@@ -102,3 +102,17 @@ def test_numbers_are_told_while_loading_without_the_engine_s(serve, tiny):
     stats = server.get("/stats").json()
     assert stats["status"] == "loading" and stats["engine"] is None
     assert metrics(server)["crucible_ready",] == 0
+
+
+def test_requests_in_flight_are_those_beside_the_one_that_asks(serve, tiny, gate, until):
+    server = serve(tiny, gate=gate)
+    assert metrics(server)["crucible_inflight_requests",] == 0
+    server.quiet()
+    assert server.get("/stats").json()["inflight"] == 0
+    body = {"prompt": "a", "max_tokens": 2}
+    asking = threading.Thread(target=lambda: server.post("/v1/generate", json=body))
+    asking.start()
+    until(lambda: gate.holding and server.service.inflight == 1, "it runs, and nothing else")
+    assert server.get("/stats").json()["inflight"] == 1
+    gate.open()
+    asking.join(30)

@@ -11,10 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from crucible.cli import serve as cli
 from crucible.engine.request import Request
-from crucible.errors import InputError, UnsupportedError
-from crucible.service import serve
 
 LONG = Request("never ends", 900, ignore_eos=True)
 ENTRY = "from crucible.cli.main import main; main()"
@@ -22,9 +19,9 @@ COMMAND = (sys.executable, "-c", ENTRY, "serve", "--model", "synthetic-2x64")
 
 
 class Served:
-    """A `crucible serve` process of the tiny model that takes requests."""
+    """A `crucible serve` process of the tiny model; it takes requests, or still loads if not `ready`."""
 
-    def __init__(self, tmp_path: Path, *options: str):
+    def __init__(self, tmp_path: Path, *options: str, ready: bool = True):
         port_file, self.said = tmp_path / "port", tmp_path / "said"
         where = ["--device", "cpu", "--port", "0", "--port-file", str(port_file)]
         self.process = subprocess.Popen(
@@ -33,6 +30,8 @@ class Served:
             stderr=self.said.open("w"),
             text=True,
         )
+        if not ready:
+            return
         self.first_line = self.process.stdout.readline()
         assert port_file.exists(), self.said.read_text()
         self.port = int(port_file.read_text())
@@ -49,12 +48,13 @@ class Served:
         connection.request("POST", "/v1/generate", json.dumps(body), {"content-type": "application/json"})
         return connection.getresponse()
 
-    def engine(self) -> int:
+    def engine(self) -> int | None:
         """The process of the engine."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return next(
+        engines = (
             int(pid) for pid in children if b"channel.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
         )
+        return next(engines, None)
 
     def end(self) -> tuple[int, str]:
         """(exit code, stderr) once the process has ended."""
@@ -67,8 +67,8 @@ def served(tmp_path):
     """served(*options) -> Served, killed after the test if it still runs."""
     with contextlib.ExitStack() as stack:
 
-        def start(*options):
-            made = Served(tmp_path, *options)
+        def start(*options, ready=True):
+            made = Served(tmp_path, *options, ready=ready)
             stack.callback(made.process.communicate)
             stack.callback(made.process.kill)
             return made
@@ -88,7 +88,7 @@ def test_a_signal_lets_running_replies_end_and_counts_the_pages(served, alone, u
     reply = one.ask(LONG)
     assert reply.status == 200
     one.process.send_signal(signal.SIGTERM)
-    until(one.said.read_text, "it has heard the signal")
+    until(lambda: "stopping" in one.said.read_text(), "it has heard the signal")
     refused = one.ask(LONG, stream=False)
     assert refused.status == 503 and "shutting down" in refused.read().decode()
     assert last_event(reply)["tokens"] == alone(LONG).tokens
@@ -114,12 +114,28 @@ def test_a_second_signal_stops_at_once(served, until):
     one = served("--log-level", "error")
     engine, reply = one.engine(), one.ask(LONG)
     one.process.send_signal(signal.SIGINT)
-    until(one.said.read_text, "it has heard the signal")
+    until(lambda: "stopping" in one.said.read_text(), "it has heard the signal")
     one.process.send_signal(signal.SIGINT)
     code, err = one.end()
     assert code == 130 and err.splitlines()[-1] == "stopped at once; what ran was cut off"
-    assert reply.status == 200
+    assert last_event(reply)["error"]["message"] == "the service stopped; what ran was cut off"
     until(lambda: not Path(f"/proc/{engine}").exists(), "the engine ends too")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_model_that_still_loads_is_given_up_at_a_signal(served, until, number):
+    one = served(ready=False)
+    until(one.engine, "the engine's process runs")
+    engine = one.engine()
+    os.kill(engine, signal.SIGSTOP)  # so that it loads for as long as it takes
+    one.process.send_signal(number)
+    code, err = one.end()
+    assert code == 0 and err.splitlines() == [
+        "loading synthetic-2x64 f32; a first start compiles kernels and takes longer",
+        "stopping; once more stops at once",
+        "stopped before the model was loaded",
+    ]
+    assert not Path(f"/proc/{engine}").exists()
 
 
 def test_the_service_ends_with_an_engine_that_was_killed_and_tells_its_clients(served, alone):
@@ -146,6 +162,8 @@ def test_an_engine_that_was_killed_is_replaced_on_demand(served, alone, until):
         return status
 
     until(lambda: ready() == 503, "the death is reported")
+    refused = [one.ask(LONG, stream) for stream in (True, False)]
+    assert [(reply.status, reply.headers["retry-after"]) for reply in refused] == [(503, "1")] * 2
     until(lambda: ready() == 200, "another engine takes requests")
     assert one.engine() != first
     assert last_event(one.ask(LONG))["tokens"] == alone(LONG).tokens
@@ -157,92 +175,6 @@ def test_a_device_that_the_engine_lacks_is_one_sentence_and_exit_code_2():
     command = [*COMMAND, "--port", "0", "--device", "tpu"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == "error: unknown device 'tpu'; choose one of cpu, simt, cuda or auto\n"
-
-
-def test_a_port_that_is_taken_is_one_sentence():
-    with serve.bind("127.0.0.1", 0) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=f"port {port} of 127.0.0.1 is in use; choose another --port"):
-            serve.bind("127.0.0.1", port)
-
-
-@pytest.mark.parametrize("host", ["nowhere.invalid", "192.0.2.1"])
-def test_a_host_that_is_not_here_is_one_sentence(host):
-    with pytest.raises(InputError, match="--host"):
-        serve.bind(host, 0)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
-def test_some_hosts_are_reached_from_this_machine_only(host):
-    assert serve.is_loopback(host)
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "example.org"])
-def test_all_others_may_be_reached_by_anybody(host):
-    assert not serve.is_loopback(host)
-
-
-def test_the_url_is_one_that_a_client_can_open():
-    assert serve.url_of("127.0.0.1", 80) == serve.url_of("0.0.0.0", 80) == "http://127.0.0.1:80"
-    assert serve.url_of("::", 80) == "http://[::1]:80"
-
-
-@pytest.mark.parametrize(
-    "options, sentence",
-    [
-        (("--mode", "bf4"), "unknown mode 'bf4'; choose one of f32, int8"),
-        (("--log-level", "loud"), "unknown --log-level 'loud'; choose one of debug, info, warning, error"),
-        (("--api-key", " "), "the API key is empty"),
-        (
-            ("--attention", "online-q2-k32"),
-            "attention variant online-q2-k32 does not keep",
-        ),
-        (("--attention", "exat"), "unknown attention variant 'exat'; did you mean"),
-        (("--port-file", f"{__file__}/port"), "cannot write"),
-        (("--model", "no-such-model"), "no model at no-such-model"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else "",
-)
-def test_an_option_that_cannot_be_is_refused_before_anything_starts(command, options, sentence):
-    code, out, err = command("serve", "--model", "synthetic-2x64", "--port", "0", *options)
-    assert code == 2 and out == "" and err.startswith(f"error: {sentence}")
-
-
-@pytest.mark.parametrize(
-    "host, key, warned",
-    [("0.0.0.0", (), True), ("0.0.0.0", ("--api-key", "k"), False), ("127.0.0.1", (), False)],
-    ids=["anybody", "with a key", "this machine"],
-)
-def test_a_service_that_others_reach_without_a_key_is_warned_of(command, host, key, warned):
-    code, _, err = command("serve", "--model", "no-such-model", "--host", host, "--port", "0", *key)
-    assert code == 2
-    assert (f"warning: everybody who reaches {host} may use this service; set --api-key\n" in err) is warned
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """The command line in this process: command(*arguments) -> (exit code, stdout, stderr)."""
-    from crucible.cli import main
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["crucible", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main.main()
-        return ended.value.code, *capsys.readouterr()
-
-    return run
-
-
-def test_only_exact_attention_is_served(monkeypatch):
-    assert cli.exact_variant("exact-q4-k64") == "exact-q4-k64" and cli.exact_variant(None) == "auto"
-    monkeypatch.setenv("CRUCIBLE_PREFILL_ATTN", "online-k32")
-    with pytest.raises(UnsupportedError, match="online-k32 does not keep"):
-        cli.exact_variant(None)
-    assert cli.exact_variant("auto") == "auto"
-
-
-def test_a_model_answers_to_its_name_or_that_of_its_file(tmp_path):
-    (tmp_path / "small.v2.gguf").touch()
-    names = [cli.public_name(str(name)) for name in ("smollm2", tmp_path / "small.v2.gguf", tmp_path)]
-    assert names == ["smollm2", "small.v2", tmp_path.name]
+    assert done.stderr.splitlines()[1:] == [
+        "error: unknown device 'tpu'; choose one of cpu, simt, cuda or auto"
+    ]

@@ -1,6 +1,7 @@
 """The load client against a stand-in: what was sent comes back whole, in time order, whatever goes wrong."""
 
 import asyncio
+import gc
 import importlib.util
 import json
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from crucible.errors import InputError
+from crucible.gates.service_traffic import cases, send
 from crucible.service.load import client
 from crucible.service.load.asks import Ask, closed, fixed, open_arrivals, poisson, prompt
 from crucible.service.load.http import BadReply, Unpacker
@@ -105,6 +107,32 @@ def test_an_interrupt_keeps_what_is_done_and_leaves_no_connection():
 
     asyncio.run(go())
     assert [s.label for s in log.samples] == ["short"] and log.samples[0].good
+
+
+@pytest.mark.parametrize("leave", [None, 50])
+def test_an_interrupt_of_the_gates_requests_leaves_no_exception_to_the_loop(leave):
+    reported = []
+
+    async def go():
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what["message"]))
+        server = standin.StandIn(gap=0.01)
+        to = target(await server.start())
+        (case,) = cases(1, 60, 1)
+        tasks = [asyncio.ensure_future(send(to, case, leave)) for _ in range(4)]
+        while len(server.seen) < 4:
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in ended)
+        await server.stop()
+        while server.left < 4:
+            await asyncio.sleep(0)
+        del tasks, ended
+
+    asyncio.run(go())
+    gc.collect()
+    assert not reported
 
 
 def test_arrivals_repeat_by_seed():

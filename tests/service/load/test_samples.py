@@ -54,6 +54,17 @@ def test_warmups_and_failures_are_in_no_metric():
     assert "1 of 3 requests answered" in text and "full (x1)" in text and "1 warmups apart" in text
 
 
+def test_requests_that_a_full_queue_refused_are_counted_apart():
+    busy, broken = made(status=429, error="as many wait as may"), made(status=503, error="the engine stopped")
+    taken = [HAND, busy, busy, broken, made(status=429, error="as many wait as may", warmup=True)]
+    text = lines(taken)
+    assert "1 of 4 requests answered" in text[0]
+    assert "2 refused with 429 by a queue that is full; 1 warmups apart" in text[0]
+    assert "  failed: as many wait as may (x2)" in text and "  failed: the engine stopped (x1)" in text
+    facts = to_record("a plan", taken, None, {}, "cpu").facts
+    assert facts["refused with 429"] == 2 and facts["failed"] == 3
+
+
 def test_a_95th_percentile_needs_twenty_values():
     few = [made(burst=i, sent=1.0 - i / 100) for i in range(4)]
     many = [made(burst=i, sent=1.0 - i / 100) for i in range(20)]

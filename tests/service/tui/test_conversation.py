@@ -8,7 +8,7 @@ import pytest
 from crucible.engine.request import Request
 from crucible.service.tui.conversation import ContextFull, Conversation
 from crucible.service.tui.source import Sampling
-from crucible.service.tui.transcript import Verdict
+from crucible.service.tui.verdict import Difference, Verdict
 
 SEEDED = Sampling(temperature=1.0, seed=3, max_tokens=24)
 
@@ -92,7 +92,7 @@ def test_a_token_that_differs_is_found_at_its_place(talk):
     async def scene(chat):
         turn = await say(chat, "Hello there")
         was, turn.tokens[5] = turn.tokens[5], turn.tokens[5] ^ 1
-        assert await again(chat, 0) == Verdict(5, was ^ 1, was)
+        assert await again(chat, 0) == Verdict(Difference("at token 5", str(was ^ 1), str(was)))
 
     talk(scene)
 

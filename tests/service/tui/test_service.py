@@ -216,7 +216,25 @@ def test_leaving_while_the_model_loads_ends_the_load(play):
     assert source._backend is None and len(blocks) == 1
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://", "http://[::1", "x y"])
+@pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/"])
+def test_the_url_of_an_openai_client_is_one_too(tiny_server, ending):
+    source = RemoteSource(tiny_server.url + ending)
+    assert source.url == tiny_server.url and opened(source).model == "tiny"
+
+
+def test_https_to_a_port_without_it_is_one_sentence(tiny_server):
+    source = RemoteSource(tiny_server.url.replace("http://", "https://"))
+    with pytest.raises(UnavailableError, match=r"no TLS with https://.*; .*give the URL with http://$"):
+        opened(source)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("127.0.0.1:8000", "ftp://host", "http://", "http://[::1", "x y"),
+        *("http://h:0", "http://h:65536", "http://h/?a=b", "http://h/#a"),
+    ],
+)
 def test_what_is_no_url_is_refused(url):
     with pytest.raises(InputError, match=r"give one like http://127\.0\.0\.1:8000"):
         RemoteSource(url)

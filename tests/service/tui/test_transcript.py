@@ -13,18 +13,20 @@ from crucible.service.tui.conversation import Conversation
 from crucible.service.tui.local import LocalSource
 from crucible.service.tui.run import replayed
 from crucible.service.tui.source import Sampling
-from crucible.service.tui.transcript import Transcript, Turn, Verdict, compare, load
+from crucible.service.tui.transcript import Transcript, Turn, load
+from crucible.service.tui.verdict import Difference, first_token
 
 
 @pytest.fixture(scope="module")
 def transcript(tiny_server) -> Transcript:
-    """Three answers: two with drawn seeds, then a greedy one with a system message."""
+    """Three answers: two sampled ones, then a greedy one with a system message."""
 
     async def talk() -> Transcript:
         source = LocalSource("tiny", backend=LocalBackend(tiny_server.engine))
         chat = Conversation.new(source, await source.open(lambda done, total: None))
         for user, system, temperature in (("One", None, 1.0), ("Two", None, 1.0), ("Three", "Brief.", 0.0)):
-            turn = await chat.begin(user, system, Sampling(temperature=temperature, max_tokens=12))
+            sampling = Sampling(temperature=temperature, seed=len(user), max_tokens=12)
+            turn = await chat.begin(user, system, sampling)
             async for _ in chat.answer(turn):
                 pass
         return chat.transcript
@@ -104,13 +106,64 @@ def test_a_replay_needs_no_screen_and_tells_the_first_token_that_differs(source,
     assert "✗ differs at token 2" in lines[1]
 
 
-def test_another_fingerprint_is_told_beside_the_verdict(engine_source, saved):
-    def change(data):
+def lines_of(source, path) -> tuple[bool, list[str]]:
+    """What a replay returns, and its lines."""
+    lines = []
+    return asyncio.run(replayed(source, load(path), lines.append)), lines
+
+
+FORGED = {
+    "text": (lambda turn: turn.update(text=turn["text"] + "!"), "differs in text at character"),
+    "finish_reason": (lambda turn: turn.update(finish_reason="stop"), "in finish reason: length, was stop"),
+    "prompt_tokens": (lambda turn: turn.update(prompt_tokens=2), ", was 2"),
+    "seed": (lambda turn: turn["random_state"].update(seed=7), ", was seed 7 and next draw 12"),
+    "next_draw": (lambda turn: turn["random_state"].update(next_draw=7), "and next draw 7"),
+    "a token less": (lambda turn: turn["tokens"].pop(), "differs at token 11: "),
+    "the question": (lambda turn: turn.update(user="Once"), "differs in prompt tokens: "),
+}
+
+
+@pytest.mark.parametrize("field", FORGED)
+def test_a_replay_compares_everything_that_a_file_says_of_an_answer(engine_source, saved, field):
+    change, told = FORGED[field]
+    equal, lines = lines_of(engine_source, altered(saved, lambda data: change(data["turns"][0])))
+    assert not equal and "✗ differs" in lines[0] and told in lines[0]
+
+
+def test_another_model_or_fingerprint_is_told_and_the_answers_are_compared(engine_source, saved):
+    def rename(data):
+        data["model"] = "big\x1b[2J"
         data["turns"][0]["fingerprint"] = "fp_other"
 
-    lines = []
-    assert asyncio.run(replayed(engine_source, load(altered(saved, change)), lines.append))
-    assert lines[0].endswith("✓ equal (another fingerprint)") and lines[1].endswith("✓ equal")
+    equal, lines = lines_of(engine_source, altered(saved, rename))
+    model = r"model: 'tiny', was 'big\x1b[2J'"
+    assert equal and lines[1].endswith(f"✓ equal ({model})")
+    assert f"✓ equal ({model}; fingerprint: 'fp_" in lines[0] and lines[0].endswith("was 'fp_other')")
+
+
+def cut(index: int, kept: int, **forged):
+    """A change: turn `index` was stopped after `kept` tokens, and is the last one."""
+
+    def change(data):
+        del data["turns"][index + 1 :]
+        turn = data["turns"][index]
+        turn |= {"tokens": turn["tokens"][:kept], "text": turn["text"][: kept // 4]}
+        turn["finish_reason"] = "cancelled"
+        turn["random_state"]["next_draw"] = kept if index == 0 else 0
+        turn |= forged
+
+    return change
+
+
+@pytest.mark.parametrize(("index", "kept"), [(0, 0), (0, 5), (2, 5)], ids=["nothing", "sampled", "greedy"])
+def test_a_stopped_answer_is_compared_as_a_beginning(engine_source, saved, index, kept):
+    equal, lines = lines_of(engine_source, altered(saved, cut(index, kept)))
+    assert equal and lines[-1].endswith("✓ equal as a beginning (the answer was stopped)")
+
+
+def test_a_beginning_that_was_altered_differs(engine_source, saved):
+    equal, lines = lines_of(engine_source, altered(saved, cut(0, 5, text="never said")))
+    assert not equal and "differs in text at character 0: " in lines[0] and "was 'never said'" in lines[0]
 
 
 def test_a_chat_gets_a_file_of_its_own_and_a_wrong_place_is_one_line(play, engine_source, in_folder):
@@ -139,6 +192,17 @@ WRONG = {
     "a wrong seed": lambda data: data["turns"][0]["sampling"].update(seed=1 << 64),
     "a turn from the future": lambda data: data["turns"][1].update(since=2),
     "a turn without an end": lambda data: data["turns"][2].update(finish_reason=""),
+    "a sampled turn without a seed": lambda data: data["turns"][1]["sampling"].update(seed=None),
+    "a greedy turn with a seed": lambda data: data["turns"][1]["sampling"].update(temperature=0.0),
+    "a token below 0": lambda data: data["turns"][0].update(tokens=[-1]),
+    "more tokens than the limit": lambda data: data["turns"][0].update(tokens=[1] * 257),
+    "no prompt": lambda data: data["turns"][0].update(prompt_tokens=0),
+    "a draw below 0": lambda data: data["turns"][0].update(random_state={"seed": 1, "next_draw": -1}),
+    "a state's wrong seed": lambda data: data["turns"][0].update(random_state={"seed": -1, "next_draw": 1}),
+    "no number of seconds": lambda data: data["turns"][0].update(seconds=float("nan")),
+    "seconds below 0": lambda data: data["turns"][0].update(first_token_seconds=-1.0),
+    "half a character": lambda data: data["turns"][0].update(text="\ud800"),
+    "a forgotten turn that comes back": lambda data: data["turns"][1].update(since=1),
 }
 
 
@@ -157,14 +221,14 @@ def test_a_file_that_is_no_transcript_is_refused_in_one_sentence(tmp_path, case)
 
 
 @pytest.mark.parametrize(
-    ("expected", "got", "verdict"),
+    ("expected", "got", "found"),
     [
-        ([1, 2, 3], [1, 2, 3], Verdict()),
-        ([1, 2, 3], [1, 9, 3], Verdict(1, 2, 9)),
-        ([1, 2], [1, 2, 3], Verdict(2, None, 3)),
-        ([1, 2, 3], [1, 2], Verdict(2, 3, None)),
-        ([], [7], Verdict(0, None, 7)),
+        ([1, 2, 3], [1, 2, 3], None),
+        ([1, 2, 3], [1, 9, 3], (1, "2", "9")),
+        ([1, 2], [1, 2, 3], (2, "the end", "3")),
+        ([1, 2, 3], [1, 2], (2, "3", "the end")),
+        ([], [7], (0, "the end", "7")),
     ],
 )
-def test_a_comparison_finds_the_first_difference(expected, got, verdict):
-    assert compare(expected, got) == verdict and compare(expected, got).equal == (expected == got)
+def test_a_comparison_finds_the_first_token_that_differs(expected, got, found):
+    assert first_token(expected, got) == (found and Difference(f"at token {found[0]}", *found[1:]))
