@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from crucible.gates import http_oracle as oracle
+from crucible.gates import http_recording
 from crucible.service.load import client
 from crucible.service.load.target import target
 
@@ -11,7 +12,7 @@ RECORDED = Path(__file__).with_name("answers.json.gz")
 
 
 def test_the_answers_of_an_earlier_build_come_again(smollm2_url):
-    facts, expected = oracle.load(RECORDED)
+    facts, expected = http_recording.load(RECORDED)
     assert len(expected) == 15 and sum(map(oracle.tokens, expected)) > 200, facts
     to = target(smollm2_url)
     found = [client.wait(oracle.answer(to, exchange)) for exchange in expected]
