@@ -88,7 +88,7 @@ def register(app: typer.Typer) -> None:
                 names, (baseline_env, candidate_env), (baseline, candidate), strict=True
             )
         ]
-        have_model(model)
+        refuse_too_long(chosen, have_model(model))
         campaign = run(sides, chosen, rounds)
         found = rows(campaign.of(names[0]), campaign.of(names[1])) if campaign.runs else []
         said = verdict(campaign, found, rounds, demands, tolerance)
@@ -140,13 +140,25 @@ def run(sides: list, workloads: list, rounds: int) -> Any:
         signal.signal(signal.SIGTERM, before)
 
 
-def have_model(name: str) -> None:
-    """Fetch a known model that is not here; InputError for one that no service could open."""
+def have_model(name: str) -> int:
+    """Fetch a known model that is not here; its context. InputError for one that no service could open."""
     from crucible.cli.fetch import fetch_if_known
     from crucible.model.model import open_checkpoint
 
     fetch_if_known(name)
-    open_checkpoint(name)
+    return open_checkpoint(name).config.context
+
+
+def refuse_too_long(workloads: list, context: int) -> None:
+    """InputError for a workload whose prompts the model has no room for."""
+    from crucible.errors import InputError
+
+    for workload in workloads:
+        if max(workload.lengths) > context:
+            raise InputError(
+                f"workload {workload.name} has a prompt of {max(workload.lengths)} tokens and the model's "
+                f"context is {context}; choose shorter ones with --workload or --quick"
+            )
 
 
 def short(attention: str) -> str:

@@ -91,7 +91,8 @@ def refused(taken: Sequence[Sample]) -> int:
 
 def failures(taken: Sequence[Sample]) -> dict[str, int]:
     """Requests that were not answered, by what was said."""
-    why = [s.error or f"HTTP status {s.status}" for s in taken if not s.good]
+    bare = "no token that can be timed: it ended at once, or its tokens have no text"
+    why = [s.error or (bare if s.status == 200 else f"HTTP status {s.status}") for s in taken if not s.good]
     return {each: why.count(each) for each in dict.fromkeys(why)}
 
 

@@ -5,6 +5,8 @@ import socket
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from crucible.service import answers  # noqa: F401 - so that every face's bodies are there
@@ -200,3 +202,16 @@ def test_the_connection_serves_on_after_a_refusal(tiny_server, alone):
         assert client.post("/v1/generate", content=b" " * 5_000_000, headers=JSON).status_code == 413
         reply = client.post("/v1/generate", json={"prompt": "hi", "max_tokens": 4}).json()
     assert reply["tokens"] == alone(Request("hi", 4)).tokens
+
+
+@given(before=st.text('[]{}"\\ a', max_size=40), after=st.text('[]{}"\\ a', max_size=40))
+def test_what_texts_hold_changes_no_depth(before, after):
+    def body(depth: int) -> bytes:
+        deep = json.loads("[" * depth + "]" * depth)
+        return json.dumps(
+            {before: after, "many": ["["] * MAX_DEPTH, "deep": deep, "end": [before, after]}
+        ).encode()
+
+    assert parse(body(MAX_DEPTH - 1))["end"] == [before, after]
+    with pytest.raises(Refusal, match="nested deeper"):
+        parse(body(MAX_DEPTH))

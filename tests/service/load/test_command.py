@@ -244,6 +244,13 @@ def test_a_demand_of_a_workload_that_is_not_run_is_refused():
         cli_ab.refuse_unrun([Demand.parse("4x256:TTFT:35")], chosen)
 
 
+def test_a_workload_that_the_model_has_no_room_for_is_refused():
+    chosen = cli_ab.choose(False, ["4x512", "1x941"], None, None)
+    cli_ab.refuse_too_long(chosen, 941)
+    with pytest.raises(InputError, match=r"workload 1x941 has a prompt of 941 tokens .* context is 940"):
+        cli_ab.refuse_too_long(chosen, 940)
+
+
 def test_a_load_that_is_stopped_writes_what_is_done(crucible, tiny_server, tmp_path, monkeypatch):
     sent = plan.client.run
 

@@ -65,6 +65,12 @@ def test_requests_that_a_full_queue_refused_are_counted_apart():
     assert facts["refused with 429"] == 2 and facts["failed"] == 3
 
 
+def test_an_answer_without_a_token_says_so():
+    assert any(
+        "no token that can be timed" in line for line in lines([HAND, made(times=(), events=(), usage=3)])
+    )
+
+
 def test_a_95th_percentile_needs_twenty_values():
     few = [made(burst=i, sent=1.0 - i / 100) for i in range(4)]
     many = [made(burst=i, sent=1.0 - i / 100) for i in range(20)]
