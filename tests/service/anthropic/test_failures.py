@@ -18,9 +18,15 @@ def guarded(serve, tiny):
     return serve(tiny, settings=Settings("tiny", api_key="k3y"))
 
 
+SEED = {"seed": 3}  # of an answer of four tokens: what a drawn seed gives may end before
+
+
 def hello(client, **more):
     return client.messages.create(
-        model="tiny", max_tokens=4, messages=[{"role": "user", "content": "Hello"}], **more
+        model="tiny",
+        max_tokens=4,
+        messages=[{"role": "user", "content": "Hello"}],
+        **{"extra_body": SEED, **more},
     )
 
 

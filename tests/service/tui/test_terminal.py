@@ -22,7 +22,7 @@ class Terminal:
 
     def __init__(self, folder: Path):
         self._name = f"crucible-{uuid.uuid4().hex[:12]}"
-        env = {k: v for k, v in os.environ.items() if k not in ("TMUX", "NO_COLOR")}
+        env = {k: v for k, v in os.environ.items() if k not in ("TMUX", "NO_COLOR", "COLUMNS", "LINES")}
         root = Path(crucible.__file__).parents[1]
         env |= {"PYTHONPATH": str(root), "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
         start = ("new-session", "-d", "-x", "100", "-y", "30", "-c", str(folder), "sh")
