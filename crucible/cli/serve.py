@@ -108,6 +108,7 @@ def register(app: typer.Typer) -> None:
         from crucible.model.card import Card
         from crucible.model.model import open_checkpoint
         from crucible.model.weights import MODES
+        from crucible.service.hosts import is_loopback
 
         if log_level not in _LEVELS:
             raise InputError(f"unknown --log-level {log_level!r}; choose one of {', '.join(_LEVELS)}")
@@ -128,7 +129,7 @@ def register(app: typer.Typer) -> None:
         serving = _service()
         limits = Limits(queue, prefill_budget, chunk_cap, decode_batch, pages)
         with serving.bind(host, port) as listening:
-            if api_key is None and not serving.is_loopback(host):
+            if api_key is None and not is_loopback(host):
                 _say(f"warning: everybody who reaches {host} may use this service; set --api-key")
             fetch_if_known(model)
             card = Card.of(open_checkpoint(model), mode)

@@ -58,13 +58,18 @@ class Stream:
 
     async def result(self) -> Result:
         """Wait for the end; a caller that is cancelled meanwhile cancels the request."""
-        try:
-            async for batch in self:
-                if isinstance(batch[-1], Result):
-                    return batch[-1]
-        finally:
-            self.cancel()
-        raise AssertionError("a stream ended without its result")
+        return await last_of(self)
+
+
+async def last_of(stream) -> Result:
+    """The Result that ends a stream, or one like it; whoever is cancelled meanwhile cancels the request."""
+    try:
+        async for batch in stream:
+            if isinstance(batch[-1], Result):
+                return batch[-1]
+    finally:
+        stream.cancel()
+    raise AssertionError("a stream ended without its result")
 
 
 class Backend(Protocol):

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import errno
 import gc
-import ipaddress
 import logging
 import signal
 import socket
@@ -56,13 +55,6 @@ def bind(host: str, port: int) -> socket.socket:
             why = f"cannot listen on port {port} of {host}: {error.strerror}; choose another --port or --host"
         raise InputError(why) from None
     return made
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a host."""
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def url_of(host: str, port: int) -> str:

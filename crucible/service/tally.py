@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from crucible.engine.events import Result, Token
 from crucible.errors import CrucibleError
-from crucible.service.backend import Stream
+from crucible.service.backend import Stream, last_of
 from crucible.service.failure import failure_of
 
 
@@ -69,10 +69,4 @@ class Counted:
 
     async def result(self) -> Result:
         """As Stream.result."""
-        try:
-            async for batch in self:
-                if isinstance(batch[-1], Result):
-                    return batch[-1]
-        finally:
-            self.cancel()
-        raise AssertionError("a stream ended without its result")
+        return await last_of(self)

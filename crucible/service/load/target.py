@@ -1,11 +1,11 @@
 """Where requests go: a URL that is loopback unless more is allowed, a face, a model and a key."""
 
-import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from crucible.errors import InputError
 from crucible.files import brief
+from crucible.service.hosts import is_loopback
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,3 @@ def target(url: str, allow_remote: bool = False, **how) -> Target:
             "--allow-remote sends it elsewhere"
         )
     return Target(host, port, **how)
-
-
-def is_loopback(host: str) -> bool:
-    """The host is localhost or a loopback address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"

@@ -8,7 +8,7 @@ import pytest
 
 from crucible.cli import serve as cli
 from crucible.errors import InputError, UnsupportedError
-from crucible.service import serve
+from crucible.service import hosts, serve
 
 
 def test_a_port_that_is_taken_is_one_sentence():
@@ -26,12 +26,12 @@ def test_a_host_that_is_not_here_is_one_sentence(host):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
 def test_some_hosts_are_reached_from_this_machine_only(host):
-    assert serve.is_loopback(host)
+    assert hosts.is_loopback(host)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "example.org"])
 def test_all_others_may_be_reached_by_anybody(host):
-    assert not serve.is_loopback(host)
+    assert not hosts.is_loopback(host)
 
 
 def test_the_url_is_one_that_a_client_can_open():
