@@ -24,6 +24,7 @@ def drift(
     model: Annotated[str, typer.Option(help="smollm2, a GGUF file or a checkpoint folder.")] = "smollm2",
     mode: Annotated[str, typer.Option(help="f32 or int8.")] = "f32",
     device: Annotated[str, typer.Option(help="cpu, simt, cuda or auto.")] = "auto",
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, each with a model of its own.")] = 1,
     json: Json = None,
 ) -> None:
     """Measure flips and flip mass of candidates, and hold the controls.
@@ -42,7 +43,7 @@ def drift(
     for name in names:
         open_candidate(name, target)  # refused before a model loads
     count = sequences or (12 if quick else 100 if target.name == "cpu" else 1000)
-    gate = DriftGate(load_model(model, device, mode), names, count)
+    gate = DriftGate(load_model(model, device, mode), names, count, jobs=jobs, spec=model)
     if seed is not None:
         gate.seed = seed
     interrupted = False

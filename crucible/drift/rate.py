@@ -75,6 +75,13 @@ class Rate:
         found = Counter(d.severity for d in self.divergent)
         return {name: found[name] for name in SEVERITIES}
 
+    def add(self, later: "Rate") -> None:
+        """Count the sequences of another part of the same corpus too, after those of this one."""
+        for name in ("steps", "differing", "elements", "finite", "nonzero"):
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        for name in ("inverse", "gumbel", "variation", "flips", "changed", "groups", "divergent", "gaps"):
+            getattr(self, name).extend(getattr(later, name))
+
     def per_token(self, name: str) -> Interval:
         """Mean of a list per token, its interval clustered by prompt."""
         values = np.asarray(getattr(self, name), float) * len(self.groups) / max(self.steps, 1)

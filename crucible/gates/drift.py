@@ -1,5 +1,6 @@
 """The drift gate: candidates' tolerance verdicts beside their sequence verdicts, rates, and controls."""
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +14,7 @@ from crucible.drift.rate import Rate, measure
 from crucible.drift.tensors import TensorVerdict, equal_inputs, verdict
 from crucible.evidence.environment import capture
 from crucible.evidence.record import Record, Series
+from crucible.gates.drift_spread import Spread
 from crucible.model.model import Model
 from crucible.sampling.params import SAMPLERS, SamplingParams
 
@@ -31,13 +33,19 @@ NOT_CLAIMED = (
 
 @dataclass
 class DriftGate:
-    """One run over a model: `sequences` requests a sampler, for every candidate."""
+    """One run over a model: `sequences` requests a sampler, for every candidate.
+
+    `jobs` processes with models of their own, opened as `spec`, share the sequences: on a GPU the host's
+    comparison of logits takes longer than the forward that made them.
+    """
 
     model: Model
     names: list[str]
     sequences: int
     steps: int = STEPS
     seed: int = FIRST_SEED
+    jobs: int = 1
+    spec: str = ""
     rates: list[Rate] = field(default_factory=list)
     tensors: dict[str, TensorVerdict] = field(default_factory=dict)
     controls: dict[str, bool] = field(default_factory=dict)
@@ -60,15 +68,24 @@ class DriftGate:
         corpus = Corpus(prompts, self.steps, seed=self.seed)
         for one in candidates[1:]:
             self.tensors[one.name] = self._verdict(corpus.request(0), one)
-        for sampler in SAMPLERS:
-            requests = replace(corpus, sampler=sampler).requests(self.sequences)
-            before, done, rates = list(self.rates), 0, []
-            for count, rates in measure(self.model, requests, candidates):
-                self.rates = before + rates
-                yield f"{sampler}: {count} sequences", count - done
-                done = count
+        with contextlib.ExitStack() as stack:
+            spread = stack.enter_context(self._spread()) if self.jobs > 1 else None
+            for sampler in SAMPLERS:
+                some, before, done = replace(corpus, sampler=sampler), list(self.rates), 0
+                steps = (
+                    spread.measure(some, self.sequences)
+                    if spread
+                    else measure(self.model, some.requests(self.sequences), candidates)
+                )
+                for count, rates in steps:
+                    self.rates = before + rates
+                    yield f"{sampler}: {count} sequences", count - done
+                    done = count
         yield from self._controls(corpus)
         self.finished = True
+
+    def _spread(self) -> Spread:
+        return Spread(self.spec, self.model.device.name, self.model.mode, tuple(self.names), self.jobs)
 
     def _verdict(self, request: Request, candidate: Candidate) -> TensorVerdict:
         return verdict(equal_inputs(self.model, request, [], candidate))

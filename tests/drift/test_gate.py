@@ -1,10 +1,13 @@
 """The drift gate measures candidates and holds its controls."""
 
+from crucible import device
 from crucible.drift.corpus import Corpus
 from crucible.drift.paths import Request
 from crucible.drift.rate import SEVERITIES, Divergence
 from crucible.evidence.record import to_json
 from crucible.gates.drift import DriftGate, records, summary
+from crucible.gates.model_parts import load
+from crucible.model.model import TINY
 from crucible.sampling.params import SamplingParams
 
 
@@ -48,3 +51,14 @@ def test_severities_are_told_apart():
     others = ((9,), (9, 2, 3, 4, 5, 6, 7), (9, 1, 2, 3, 4, 5, 6), (9, 8, 8, 8, 8, 8, 8))
     found = [Divergence(request, 0, reference[: len(x)], x).severity for x in others]
     assert tuple(found) == SEVERITIES
+
+
+def test_processes_that_share_the_sequences_find_what_one_finds():
+    model = load(TINY, device.get("cpu"), "f32")
+    gates = [DriftGate(model, ["q2-k32"], 35, steps=2, jobs=jobs, spec=TINY) for jobs in (1, 2)]
+    for gate in gates:
+        for _ in gate.work():
+            pass
+    one, shared = gates
+    assert shared.passed and one.rates == shared.rates
+    assert [len(r.groups) for r in shared.rates] == [35] * 4 and any(r.differing for r in shared.rates)

@@ -1,0 +1,73 @@
+"""Rates of candidates measured by several processes, put together in the order of the requests."""
+
+import concurrent.futures
+import multiprocessing
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from crucible import device as devices
+from crucible.drift.candidates import Candidate, open_candidate
+from crucible.drift.corpus import Corpus, prompts_of
+from crucible.drift.paths import REFERENCE
+from crucible.drift.rate import Rate, measure
+from crucible.gates.model_parts import load
+from crucible.model.model import Model
+
+_CHUNK = 32  # requests of a task: a model's forward takes about half of them at once
+
+
+@dataclass
+class Spread:
+    """Processes that each open the model and the candidates once; used as a context."""
+
+    spec: str
+    device: str
+    mode: str
+    names: tuple[str, ...]
+    jobs: int
+    _pool: concurrent.futures.ProcessPoolExecutor | None = field(default=None, repr=False)
+
+    def __enter__(self) -> "Spread":
+        context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+        arguments = (self.spec, self.device, self.mode, self.names)
+        self._pool = concurrent.futures.ProcessPoolExecutor(self.jobs, context, _start, arguments)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._pool is not None
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def measure(self, corpus: Corpus, sequences: int) -> Iterator[tuple[int, list[Rate]]]:
+        """As crucible.drift.rate.measure, of requests 0 .. sequences-1 of the corpus."""
+        assert self._pool is not None
+        settings = {
+            name: getattr(corpus, name) for name in ("steps", "replicates", "sampler", "lengths", "seed")
+        }
+        tasks = [(first, min(_CHUNK, sequences - first)) for first in range(0, sequences, _CHUNK)]
+        waiting = [self._pool.submit(_do, settings, first, count) for first, count in tasks]
+        rates: list[Rate] = []
+        for (first, count), future in zip(tasks, waiting, strict=True):
+            found = future.result()
+            for rate, more in zip(rates, found, strict=False):
+                rate.add(more)
+            rates = rates or found
+            yield first + count, rates
+
+
+_worker: tuple[Model, list[Candidate]] | None = None  # of a process that Spread started
+
+
+def _start(spec: str, device: str, mode: str, names: tuple[str, ...]) -> None:
+    global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it keeps what is done
+    target = devices.get(device)
+    _worker = load(spec, target, mode), [REFERENCE, *(open_candidate(n, target) for n in names)]
+
+
+def _do(settings: dict, first: int, count: int) -> list[Rate]:
+    assert _worker is not None
+    model, candidates = _worker
+    corpus = replace(Corpus(prompts_of(model)), **settings)
+    *_, (_, rates) = measure(model, corpus.requests(count, first), candidates)
+    return rates
