@@ -41,7 +41,8 @@ class Build:
         """Variables of its processes; the caller's PYTHONPATH and commit's name reach no other build."""
         ours = self == own_build()
         kept = {name: v for name, v in os.environ.items() if ours or name != "CRUCIBLE_COMMIT"}
-        return {**kept, "PYTHONPATH": self.checkout}
+        beside = kept.get("PYTHONPATH", "") if ours else ""
+        return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, (self.checkout, beside)))}
 
     @functools.cache  # noqa: B019 - builds are few and live as long as the process
     def identity(self) -> dict[str, object]:

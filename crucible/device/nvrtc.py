@@ -51,6 +51,9 @@ class Cubin:
     parameter_sizes: dict[str, tuple[int, ...]]
 
 
+# A hit in NVRTC's own cache on disk leaves the log empty, and the resources in it are the point of ours.
+_CACHE_SINCE = (12, 9)
+
 # Two compilations at once lose what ptxas reports: a program's log comes out empty.
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -74,7 +77,7 @@ def version() -> tuple[int, int]:
 
 
 def flags(arch: str, defines: dict) -> tuple[str, ...]:
-    """Every option that NVRTC gets, in order, except the include path."""
+    """Every option that NVRTC gets, in order, except the include path and what keeps its cache out."""
     if not re.fullmatch(r"sm_\d+[af]?", arch):
         raise InputError(f"architecture {arch!r} is not of the form sm_90")
     macros = (f"-D{name}={value}" for name, value in sorted(defines.items()))
@@ -106,7 +109,13 @@ def compile_cubin(stem: str | Path, arch: str, defines: dict | None = None) -> C
     def keep_log(out: Path) -> None:
         # The log belongs to the CUBIN beside it; recompile where only the CUBIN survived.
         text = log[0] if log else _compile(source, flags(arch, defines))[1]
-        out.write_text(json.dumps({entry: asdict(r) for entry, r in parse_log(text).items()}))
+        found = parse_log(text)
+        if unknown := parameter_sizes(path.read_bytes()).keys() - found:
+            raise UnavailableError(
+                f"NVRTC compiled {source.name} and did not report what {', '.join(sorted(unknown))} uses; "
+                "run again, and if it stays, install another nvidia-cuda-nvrtc"
+            )
+        out.write_text(json.dumps({entry: asdict(r) for entry, r in found.items()}))
 
     described = cache.build_once("cubin", name.replace(".cubin", ".json"), keep_log)
     resources = {entry: Resources(**r) for entry, r in json.loads(described.read_text()).items()}
@@ -129,7 +138,8 @@ def _compile_alone(nvrtc, source: Path, options: tuple[str, ...], product) -> tu
     program = nvrtc.createProgram(source.read_text(), str(source), (), ())
     try:
         includes = (f"-I{source.parent}", f"-I{kernels_dir()}")
-        nvrtc.compileProgram(program, (*options, *includes))
+        fresh = ("--no-cache",) if version() >= _CACHE_SINCE else ()
+        nvrtc.compileProgram(program, (*options, *includes, *fresh))
         return (product or nvrtc.getCUBIN)(program), nvrtc.getProgramLog(program)
     except nvrtc.NVRTCError as error:
         lines = nvrtc.getProgramLog(program).splitlines()

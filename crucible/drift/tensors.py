@@ -106,15 +106,17 @@ def equal_inputs(
         for layer, q in queries.items():
             rows = device.upload(q[first:])
             paged = (cache.kpool, cache.vpool, tables, desc, layer, config.kv_heads, config.head_dim)
-            out, actual = (
-                np.array(device.download(attention(device, rows, *paged, variant=name, **sizes)))
-                for name in ("reference", variant)
-            )
             pages = tuple(
                 np.array(device.download(pool[:, layer])).reshape(shape)
                 for pool in (cache.kpool, cache.vpool)
             )
             k, v = (p[table].reshape(-1, *shape[2:])[: len(ids)] for p in pages)
+            own = (device.upload(x[first:].reshape(len(ids) - first, -1)) for x in (k, v))
+            given = dict(zip("kv", own, strict=True)) | sizes
+            out, actual = (
+                np.array(device.download(attention(device, rows, *paged, variant=name, **given)))
+                for name in ("reference", variant)
+            )
             made.append(LayerInputs(layer, q[first:], k, v, out, actual, pages, table))
     return made
 

@@ -190,11 +190,18 @@ def test_values_that_do_not_wait_for_scores_are_caught(tmp_path):
     device = get("cuda")
     prepared, _ = made(device, ((999, 1),) * 32, 3, 64)
     expected = prepared.run("reference")
-    for changed, caught in ((device, False), (Unwaiting(device, tmp_path), True)):
-        plan = plan_of(changed, prepared.case.packed.desc, 2)
-        plan.scratch("scores", 64 * 3 * 1024).fill(np.nan)
-        result = run(changed, *prepared.arrays, LAYER, 2, 64, "fast-decode", plan=plan).out
-        assert (not np.array_equal(expected, device.download(result))) == caught
+
+    def differing(changed) -> int:
+        """Launches of 64 with other bits: a missing wait is a race, which other work on the GPU can hide."""
+        plan, count = plan_of(changed, prepared.case.packed.desc, 2), 0
+        for _ in range(64):
+            plan.scratch("scores", 64 * 3 * 1024).fill(np.nan)
+            result = run(changed, *prepared.arrays, LAYER, 2, 64, "fast-decode", plan=plan).out
+            count += not np.array_equal(expected, device.download(result))
+        return count
+
+    assert not differing(device)
+    assert differing(Unwaiting(device, tmp_path))
 
 
 def test_the_fast_kernels_neither_spill_nor_use_local_memory():

@@ -58,6 +58,16 @@ def test_the_check_would_see_flushing(plain, monkeypatch):
     assert ".ftz" in code and "fma." in code
 
 
+def test_a_log_without_the_resources_of_an_entry_is_refused_and_not_kept(plain, monkeypatch):
+    monkeypatch.setenv("CRUCIBLE_CACHE", str(plain.parent / "cache"))
+    compiled = nvrtc._compile
+    monkeypatch.setattr(nvrtc, "_compile", lambda *a: (compiled(*a)[0], ""))
+    with pytest.raises(UnavailableError, match="did not report what plain uses"):
+        nvrtc.compile_cubin(plain, "sm_90")
+    monkeypatch.setattr(nvrtc, "_compile", compiled)
+    assert nvrtc.compile_cubin(plain, "sm_90").resources["plain"].registers
+
+
 def test_parameter_sizes_come_from_the_cubin(plain):
     built = nvrtc.compile_cubin(plain, "sm_90")
     assert built.parameter_sizes == {"plain": (8, 8, 4, 8, 1)}

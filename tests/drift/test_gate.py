@@ -1,5 +1,7 @@
 """The drift gate measures candidates and holds its controls."""
 
+from dataclasses import replace
+
 from crucible import device
 from crucible.drift.corpus import Corpus
 from crucible.drift.paths import Request
@@ -7,8 +9,11 @@ from crucible.drift.rate import SEVERITIES, Divergence
 from crucible.evidence.record import to_json
 from crucible.gates.drift import DriftGate, records, summary
 from crucible.gates.model_parts import load
-from crucible.model.model import TINY
+from crucible.model import synthetic
+from crucible.model.model import TINY, Model
 from crucible.sampling.params import SamplingParams
+
+from .conftest import CONFIG
 
 
 def test_the_gate_measures_a_candidate_and_every_control_holds(tiny):
@@ -30,6 +35,17 @@ def test_an_exact_candidate_must_change_no_bit(tiny):
     assert exact.elements and exact.nonzero and not exact.differing
     exact.differing = 1
     assert "fail" in {r.verdict for r in records(gate) if "exact" in r.kind}
+
+
+def test_candidates_that_read_the_slices_own_keys_get_them():
+    shaped = replace(CONFIG, head_dim=64, heads=2, kv_heads=1)
+    model = Model.from_checkpoint(synthetic.open_synthetic(shaped, 7, "tiny"), device.get("simt"))
+    names = ["online-q2-k32", "online-q2-k32-hybrid", "online-q2-k32-hybrid-cache"]
+    gate = DriftGate(model, names, 1, steps=2)
+    next(gate.work())
+    plain, hybrid, cached = (gate.tensors[name] for name in names)
+    assert plain.differing and plain == hybrid == cached
+    assert [r.steps for r in gate.rates] == [2] * 4
 
 
 def test_the_first_seed_decides_every_request():
