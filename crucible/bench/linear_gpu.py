@@ -89,7 +89,7 @@ def our_calls(
             chosen = name or choose(device, layer.rows, first)
             if not runs(device, KERNELS[chosen], first):
                 continue
-            scratch = _Buffers(device)
+            scratch = Buffers(device)
 
             def run(turn, name=name, scratch=scratch):
                 linear_f32(device, layer.x, next(turn), layer.out, scratch, kernel=name)
@@ -104,7 +104,7 @@ def our_calls(
     return calls
 
 
-class _Buffers:
+class Buffers:
     """Scratch arrays that live as long as a benchmark, by name."""
 
     def __init__(self, device):
@@ -125,7 +125,7 @@ def int8_calls(device, layer: Layer, timer: Cupy) -> list[Call]:
     n, k = layer.bank.n, layer.bank.k
     w = device.upload(layer.bank.host_w)
     weights = [pack(device, w, "int8") for _ in range(copies(n, k, 1))]
-    turn, scratch = itertools.cycle(weights), _Buffers(device)
+    turn, scratch = itertools.cycle(weights), Buffers(device)
     expected = device.empty(layer.out.shape)
     linear_int8(device, layer.x, weights[0], expected, scratch, kernel="reference")
 

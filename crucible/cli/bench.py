@@ -1,6 +1,7 @@
 """`crucible bench`: side-by-side timings, interleaved on this machine, with medians and brackets."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,6 +18,7 @@ from crucible.cli.bench_options import (
     Threads,
     app,
     finish,
+    save_counters,
     say,
     thread_count,
 )
@@ -42,6 +44,10 @@ def linear(
     tune: Annotated[
         bool, typer.Option(help="Measure every f32 kernel, rewrite the table of choice.")
     ] = False,
+    counters: Annotated[
+        Path | None,
+        typer.Option(help="Read hardware counters of the largest layers with ncu into this file."),
+    ] = None,
     rounds: Rounds = 7,
     threads: Threads = None,
     json: Json = None,
@@ -53,8 +59,11 @@ def linear(
 
     if device not in ("cpu", "cuda"):
         raise InputError(f"linear layers are timed on cpu or cuda, not on {device!r}")
-    if device == "cpu" and (tune or kind):
-        raise InputError("--tune and --kind are for a GPU; add --device cuda")
+    if device == "cpu" and (tune or kind or counters):
+        raise InputError("--tune, --kind and --counters are for a GPU; add --device cuda")
+    if counters:
+        save_counters("linear", "crucible.bench.linear_workloads:workloads", counters)
+        return
     unknown = set(against or ()) - set(bench.PEERS)
     if unknown:
         raise InputError(

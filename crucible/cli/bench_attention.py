@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from crucible.cli.bench_options import Json, Threads, app, finish, say, thread_count
+from crucible.cli.bench_options import Json, Threads, app, finish, save_counters, say, thread_count
 
 HEADS = "12/3/64"
 
@@ -50,7 +50,7 @@ def attention(
         if full:
             _full(rounds, peers, part or (), json)
         if counters:
-            _counters(counters)
+            save_counters("attention", "crucible.bench.attention_workloads:workloads", counters)
         return
     if part:
         raise InputError("--part names a part of --full; add --full")
@@ -99,15 +99,6 @@ def _full(rounds: int, peers: bool, parts, json: Path | None) -> None:
     typer.echo(attention_full.text(full))
     if json is not None:
         typer.echo(f"record: {outcome.save(json, attention_full.records(full))}")
-
-
-def _counters(path: Path) -> None:
-    from crucible.bench import counters, outcome
-
-    found = counters.read("crucible.bench.attention_workloads:workloads", say=say)
-    typer.echo(counters.text(found))
-    record = counters.to_record("attention", found)
-    typer.echo(f"record: {outcome.save(path, [record])}")
 
 
 def _geometry(text: str) -> tuple[int, int, int]:

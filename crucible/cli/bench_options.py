@@ -62,3 +62,12 @@ def finish(
     if any(o.stopped for o in outcomes):
         typer.echo("interrupted; the figures are those of the rounds that were complete", err=True)
         raise typer.Exit(130)
+
+
+def save_counters(kind: str, target: str, path: Path) -> None:
+    """Print the hardware counters of a target's workloads (crucible.bench.counters) and write their record."""
+    from crucible.bench import counters, outcome
+
+    found = counters.read(target, say=say)
+    typer.echo(counters.text(found))
+    typer.echo(f"record: {outcome.save(path, [counters.to_record(kind, found)])}")

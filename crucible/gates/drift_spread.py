@@ -14,7 +14,7 @@ from crucible.drift.rate import Rate, measure
 from crucible.gates.model_parts import load
 from crucible.model.model import Model
 
-_CHUNK = 32  # requests of a task: a model's forward takes about half of them at once
+_CHUNK = 16  # requests of a task: about what one forward takes; Ctrl-C waits for the tasks that run
 
 
 @dataclass
