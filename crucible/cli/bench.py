@@ -46,7 +46,7 @@ def linear(
     ] = False,
     counters: Annotated[
         Path | None,
-        typer.Option(help="Read hardware counters of the largest layers with ncu into this file."),
+        typer.Option(help="Read hardware counters of large layers with ncu into this file."),
     ] = None,
     rounds: Rounds = 7,
     threads: Threads = None,

@@ -65,7 +65,7 @@ def finish(
 
 
 def save_counters(kind: str, target: str, path: Path) -> None:
-    """Print the hardware counters of a target's workloads (crucible.bench.counters) and write their record."""
+    """Print the hardware counters of workloads (crucible.bench.counters) and write their record."""
     from crucible.bench import counters, outcome
 
     found = counters.read(target, say=say)
