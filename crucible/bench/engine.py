@@ -7,7 +7,7 @@ from typing import Any
 
 from crucible.bench.engines import Transformers
 from crucible.bench.outcome import Contender, Outcome
-from crucible.bench.rounds import interleave
+from crucible.bench.rounds import WARMUPS, interleave
 from crucible.engine.engine import Engine
 from crucible.engine.request import Request
 from crucible.engine.scheduler import Limits, pages_for
@@ -96,7 +96,7 @@ def run(
             if peer is not None:
                 contenders["transformers"] = partial(transformers_rate, peer, device, ids, tokens)
             say(f"{rounds} interleaved rounds of {shape}: {', '.join(contenders)}")
-            samples = interleave(contenders, rounds)
+            samples = interleave(contenders, rounds, warmups=WARMUPS[device])
         finally:
             for engine in engines.values():
                 engine.close()

@@ -7,6 +7,8 @@ from crucible.errors import InputError
 
 # A thread pool may spin for a while after its work; the next contender waits that out.
 PAUSE = 0.02  # seconds
+# Rounds thrown away, by device: on cuda a pass runs call by call, is captured, and is replayed from then on.
+WARMUPS = {"cpu": 1, "simt": 1, "cuda": 3}
 
 
 def order(names: Sequence[str], round_number: int) -> list[str]:
@@ -19,17 +21,18 @@ def interleave(
     rounds: int,
     pause: float = PAUSE,
     progress: Callable[[], None] | None = None,
+    warmups: int = 1,
 ) -> dict[str, list[float]]:
     """{name: one sample a round}; a contender is called without arguments and returns its sample.
 
-    A first round is taken and thrown away: it pays for first touches, caches and recordings. Ctrl-C
+    `warmups` first rounds are taken and thrown away: they pay for first touches, caches and captures. Ctrl-C
     ends the measurement: the rounds that are complete come back, and with none it is raised again.
     """
     if rounds < 1:
         raise InputError(f"rounds must be at least 1, got {rounds}")
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     try:
-        for number in range(-1, rounds):
+        for number in range(-warmups, rounds):
             for name in order(list(contenders), number):
                 time.sleep(pause)
                 sample = contenders[name]()

@@ -15,7 +15,7 @@ from statistics import median
 
 from crucible.bench.engine import parse
 from crucible.bench.outcome import Contender, Outcome
-from crucible.bench.rounds import interleave
+from crucible.bench.rounds import WARMUPS, interleave
 from crucible.engine.engine import Engine
 from crucible.engine.events import Result, Token
 from crucible.engine.request import Request
@@ -145,7 +145,7 @@ def run(
             "service": partial(service_burst, to, asks),
             "engine": partial(engine_burst, engine, asks),
         }
-        bursts = interleave(contenders, rounds)
+        bursts = interleave(contenders, rounds, warmups=WARMUPS[model.device.name])
     if any(burst.tokens != bursts["engine"][0].tokens for taken in bursts.values() for burst in taken):
         raise UnavailableError("service and engine gave other tokens, so their times compare nothing")
     title = f"{shape} on {device}, {model.name} {model.mode}, {tokens} tokens each"

@@ -24,7 +24,7 @@ Json = Annotated[
         "--json", callback=writable, help="Evidence file to write into; other kinds of record in it stay."
     ),
 ]
-Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds; one more is taken and thrown away.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds; warm-up rounds are not counted.")]
 Threads = Annotated[
     int | None, typer.Option(min=1, max=1024, help="Threads of every engine; default: all processors.")
 ]

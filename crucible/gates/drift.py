@@ -1,6 +1,7 @@
 """The drift gate: candidates' tolerance verdicts beside their sequence verdicts, rates, and controls."""
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,7 @@ from crucible.evidence.environment import capture
 from crucible.evidence.record import Record, Series
 from crucible.gates.drift_spread import Spread
 from crucible.model.model import Model
+from crucible.numerics.scalar_exact import reciprocal_root
 from crucible.sampling.params import SAMPLERS, SamplingParams
 
 KIND = "drift"
@@ -95,13 +97,19 @@ class DriftGate:
         still = all(not r.differing and not any(r.flips) and not any(r.inverse) for r in own)
         self.controls["the reference against itself flips nothing"] = bool(own) and still
         others = [r for r in self.rates if r.candidate != REFERENCE.name]
-        changed, exact = [r for r in others if not r.exact], [r for r in others if r.exact]
+        silent = [r for r in others if r.candidate == "contracted" and self._exact_scale()]
+        changed = [r for r in others if not r.exact and r not in silent]
+        exact = [r for r in others if r.exact]
         if changed:
             self.controls["the logits of every candidate that is not exact differ"] = all(
                 r.differing for r in changed
             )
         if exact:
             self.controls["exact candidates change no bit"] = not any(r.differing for r in exact)
+        if silent:
+            self.controls["contracted scores change no bit where the scale is a power of two"] = not any(
+                r.differing for r in silent
+            )
         yield "controls", 1
         self.controls["two logits one ulp apart flip when nudged, as a near tie"] = self._near_tie()
         yield "control: near tie", 1
@@ -110,6 +118,10 @@ class DriftGate:
             found = diagnose(self.model, replace(request, steps=2), open_candidate(name, self.model.device))
             self.controls[f"{name} is called {kind}"] = found.kind == kind
             yield f"control: {name}", 1
+
+    def _exact_scale(self) -> bool:
+        """Whether c * scale is exact: then a fused product and two operations round alike."""
+        return math.frexp(reciprocal_root(self.model.config.head_dim))[0] == 0.5
 
     def _near_tie(self) -> bool:
         high = np.nextafter(np.float32(1), np.float32(2))

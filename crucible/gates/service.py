@@ -137,8 +137,9 @@ class ServiceGate:
             "what a client read before it left are the first tokens of that run": bool(left)
             and all(a.tokens == self.alone[a.case].tokens[: len(a.tokens)] for a in left),
             "below capacity nothing is refused": all(not phase.count(429) for phase in below),
-            "in overload some are refused, each told when to come again": all(
-                phase.count(429) and all(a.retry_after for a in phase.stayed if a.status == 429)
+            "a full queue refuses, and each refusal says when to come again": all(
+                (phase.count(429) or self._kept_up(phase))
+                and all(a.retry_after for a in phase.stayed if a.status == 429)
                 for phase in over
             ),
             "clients that left were cancelled": any(self._moved(phase, "cancelled") for phase in self.phases),
@@ -159,6 +160,12 @@ class ServiceGate:
         """Whether an answer has the bits of its case alone."""
         alone = self.alone[answer.case]
         return answer.tokens == alone.tokens and answer.random_state == alone.random_state
+
+    def _kept_up(self, phase: Phase) -> bool:
+        """Whether a rate that was given, not made from the capacity, never filled the queue."""
+        if self.capacity is not None or phase.settled is None:
+            return False
+        return phase.settled["engine"]["queue_peak"] < phase.before["limits"]["queue"]
 
     @staticmethod
     def _moved(phase: Phase, counter: str) -> int:

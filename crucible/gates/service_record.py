@@ -6,7 +6,7 @@ import numpy as np
 
 from crucible.evidence.environment import capture
 from crucible.evidence.record import Record, Series
-from crucible.gates.service import Phase, ServiceGate
+from crucible.gates.service import OVER, Phase, ServiceGate
 
 KIND = "service-gate"
 _MIB = 1 << 20
@@ -17,6 +17,11 @@ def summary(gate: ServiceGate) -> list[str]:
     lines = [_line(phase) for phase in gate.phases]
     if gate.capacity is not None:
         lines.insert(0, f"capacity: {gate.capacity:.2f} requests/s, {len(gate.alone)} at once")
+    lines += [
+        f"{phase.load.name}: the service kept up, its queue never filled, so nothing had to be refused"
+        for phase in gate.phases
+        if phase.load.name == OVER and not phase.count(429)
+    ]
     return lines + [f"{'held' if ok else 'FAILED'}: {name}" for name, ok in gate.checks.items()]
 
 

@@ -60,7 +60,7 @@ def test_a_burst_over_http_returns_the_tokens_of_the_engine(model):
 def test_sides_that_give_other_tokens_are_not_compared(model, monkeypatch):
     wrong = bench.Burst(1.0, 1.0, [[1]])
     monkeypatch.setattr(
-        bench, "interleave", lambda *_: {"service": [wrong], "engine": [bench.Burst(1, 1, [[2]])]}
+        bench, "interleave", lambda *_, **__: {"service": [wrong], "engine": [bench.Burst(1, 1, [[2]])]}
     )
     monkeypatch.setattr(bench, "served", lambda *_: bench.contextlib.nullcontext())
     with pytest.raises(UnavailableError, match="gave other tokens"):

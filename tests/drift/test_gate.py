@@ -16,6 +16,11 @@ from crucible.sampling.params import SamplingParams
 from .conftest import CONFIG
 
 
+def tiny_of(config, on: str = "cpu") -> Model:
+    """A synthetic model of a shape."""
+    return Model.from_checkpoint(synthetic.open_synthetic(config, 7, "tiny"), device.get(on))
+
+
 def test_the_gate_measures_a_candidate_and_every_control_holds(tiny):
     gate = DriftGate(tiny, ["q2-k32", "tf32"], 4, steps=3)
     assert sum(done for _, done in gate.work()) == gate.total
@@ -38,14 +43,27 @@ def test_an_exact_candidate_must_change_no_bit(tiny):
 
 
 def test_candidates_that_read_the_slices_own_keys_get_them():
-    shaped = replace(CONFIG, head_dim=64, heads=2, kv_heads=1)
-    model = Model.from_checkpoint(synthetic.open_synthetic(shaped, 7, "tiny"), device.get("simt"))
+    model = tiny_of(replace(CONFIG, head_dim=64, heads=2, kv_heads=1), "simt")
     names = ["online-q2-k32", "online-q2-k32-hybrid", "online-q2-k32-hybrid-cache"]
     gate = DriftGate(model, names, 1, steps=2)
     next(gate.work())
     plain, hybrid, cached = (gate.tensors[name] for name in names)
     assert plain.differing and plain == hybrid == cached
     assert [r.steps for r in gate.rates] == [2] * 4
+
+
+def test_a_fused_scale_shows_only_where_the_scale_is_no_power_of_two():
+    silent, shown = (
+        DriftGate(tiny_of(replace(CONFIG, head_dim=d)), ["contracted", "tf32"], 2, steps=2) for d in (64, 32)
+    )
+    for gate in (silent, shown):
+        for _ in gate.work():
+            pass
+        assert gate.passed, gate.controls
+    contracted = [[r.differing for r in g.rates if r.candidate == "contracted"] for g in (silent, shown)]
+    assert not any(contracted[0]) and all(contracted[1])
+    assert any("power of two" in name for name in silent.controls)
+    assert not any("power of two" in name for name in shown.controls)
 
 
 def test_the_first_seed_decides_every_request():

@@ -102,7 +102,22 @@ def spoil_silence(gate):
     gate.phases[1].seen = dataclasses.replace(gate.phases[1].seen, unanswered=1)
 
 
+def spoil_overload(gate):
+    gate.phases[1].answers.pop()  # the queue is full and nobody was refused
+
+
 SPOILS = [f for name, f in sorted(globals().items()) if name.startswith("spoil_")]
+
+
+@pytest.mark.parametrize("capacity, holds", [(None, True), (3.0, False)])
+def test_a_given_rate_that_never_fills_the_queue_needs_no_refusal(capacity, holds):
+    gate = held()
+    gate.capacity = capacity
+    gate.phases[1].answers.pop()
+    gate.phases[1].settled = engine(0, 1, 0, 3)
+    gate.judge(True)
+    assert gate.passed == holds
+    assert any("kept up" in line for line in summary(gate))
 
 
 def test_a_run_in_which_all_is_well_passes():
