@@ -76,6 +76,84 @@ def attention(path: Path | str) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _bracket(values) -> str:
+def _bracket(values, digits: int = 1) -> str:
+    """Whole numbers, or as many digits as small numbers need."""
     b = bracket(values)
-    return f"{b.median:.0f} [{b.low:.0f}, {b.high:.0f}]"
+    median, low, high = (
+        f"{x:.{digits}g}" if x < 10 ** (digits - 1) else f"{x:.0f}" for x in (b.median, b.low, b.high)
+    )
+    return f"{median} [{low}, {high}]"
+
+
+_MODEL = "prefill 4x256, device", "decode of 16 requests, 16 + 16 tokens, wall"
+_PEERS = {
+    "crucible f32": ("crucible f32",),
+    "crucible int8": ("crucible int8",),
+    "transformers f32": ("transformers f32", "transformers f32 generate", "transformers"),
+    "transformers f32, static cache, compiled": (
+        "transformers f32, static cache, compiled step in a loop of ours",
+    ),
+}
+
+
+def model_gpu(model: Path | str, engine: Path | str) -> str:
+    """Markdown: a pass, a decode loop and the engine on a GPU beside transformers, median [minimum, maximum].
+
+    From the records bench.model-cuda and bench.engine; raises InputError where one is missing.
+    """
+    rows = [("", *_PEERS), ("---", *("---:",) * len(_PEERS))]
+    for path, kind in ((model, "bench.model-cuda"), (engine, "bench.engine")):
+        found = next((r for r in record.load(path) if r.kind == kind), None)
+        if found is None:
+            raise InputError(f"{path} holds no record {kind}; run: crucible {kind[:12].replace('.', ' ')}")
+        series = {tuple(one.name.rsplit(": ", 1)): one for one in found.samples}
+        titles = _MODEL if kind == "bench.model-cuda" else dict.fromkeys(title for title, _ in series)
+        for title in titles:
+            cells = [
+                next((series[title, name] for name in names if (title, name) in series), None)
+                for names in _PEERS.values()
+            ]
+            unit = next(one.unit for one in cells if one)
+            label = title if kind == "bench.model-cuda" else f"engine, {title}"
+            label = label.replace(" on cuda, synthetic-12x768", "")
+            rows.append((f"{label}, {unit}", *(_bracket(c.values, 3) if c else "" for c in cells)))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+SAMPLERS = ("inverse-cdf", "gumbel-id")
+_CHANGED, _MASS = "sequences that change", "flip mass a token, "
+
+
+def drift(path: Path | str) -> str:
+    """Markdown: a line a candidate that differs: sequences that change and flip mass, by sampler.
+
+    Candidates of equal masses (the online tiles of the same keys) share a line. Raises InputError without
+    the drift gate's records.
+    """
+    found: dict[str, dict[str, dict]] = {}
+    for one in record.load(path):
+        candidate, comma, sampler = one.kind.removeprefix("drift: ").rpartition(", ")
+        if comma and one.differing:
+            found.setdefault(candidate, {})[sampler] = one.facts
+    if not found:
+        raise InputError(f"{path} holds no record of the drift gate; run: crucible gate drift --json FILE")
+    rows = [
+        (
+            "candidate",
+            *(f"sequences that change, {s}" for s in SAMPLERS),
+            *(f"flip mass a token, {s}" for s in SAMPLERS),
+        )
+    ]
+    rows.append(("---", *("---:",) * 4))
+    alike: dict[tuple, list[str]] = {}
+    for candidate, by in found.items():
+        changed = (f"{by[s][_CHANGED]} of {by[s]['sequences']}" if s in by else "" for s in SAMPLERS)
+        first = next(iter(by.values()))
+        masses = (f"{float(str(first[_MASS + s]).split(',')[0]):.2g}" for s in SAMPLERS)
+        alike.setdefault((*changed, *masses), []).append(candidate)
+    rows += [(_together(names), *cells) for cells, names in alike.items()]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _together(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more of the same bits"

@@ -86,9 +86,20 @@ def counts(array) -> dict[str, int]:
 
 
 def to_json(records: Iterable[Record]) -> str:
-    """The evidence file's text: fields in declared order, floats by shortest round trip."""
+    """The evidence file's text: fields in declared order, floats by shortest round trip, a series a line."""
     body = {"format": FORMAT, "version": FORMAT_VERSION, "records": [dataclasses.asdict(r) for r in records]}
-    return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return _indented(body) + "\n"
+
+
+def _indented(value: object, depth: int = 0) -> str:
+    """JSON with one field or element a line, but lists of scalars on one."""
+    inner, outer = "\n" + " " * (depth + 1), "\n" + " " * depth
+    if isinstance(value, dict) and value:
+        parts = (f"{json.dumps(k, ensure_ascii=False)}: {_indented(v, depth + 1)}" for k, v in value.items())
+        return "{" + inner + ("," + inner).join(parts) + outer + "}"
+    if isinstance(value, (list, tuple)) and any(isinstance(v, (dict, list, tuple)) for v in value):
+        return "[" + inner + ("," + inner).join(_indented(v, depth + 1) for v in value) + outer + "]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def save(path: Path | str, records: Iterable[Record]) -> Path:

@@ -178,8 +178,8 @@ def records(gate: DriftGate) -> list[Record]:
                 differing=rate.differing,
                 facts=facts,
                 samples=(
-                    Series("flip mass of a sequence, inverse-cdf", "1", tuple(rate.inverse), groups),
-                    Series("flip mass of a sequence, gumbel-id", "1", tuple(rate.gumbel), groups),
+                    Series("flip mass of a sequence, inverse-cdf", "1", _digits(rate.inverse), groups),
+                    Series("flip mass of a sequence, gumbel-id", "1", _digits(rate.gumbel), groups),
                     Series("flipped tokens of a sequence", "1", tuple(rate.flips), groups),
                 ),
                 not_claimed=NOT_CLAIMED,
@@ -199,6 +199,11 @@ def records(gate: DriftGate) -> list[Record]:
             )
         )
     return made
+
+
+def _digits(values: list[float]) -> tuple[float, ...]:
+    """To 9 digits: masses are many and small."""
+    return tuple(float(f"{value:.9g}") for value in values)
 
 
 def summary(gate: DriftGate) -> list[str]:

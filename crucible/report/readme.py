@@ -26,6 +26,10 @@ BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "attention": lambda base: figures.attention(base / "outputs/h200/attention.json"),
     "models": lambda base: figures.table(base / "outputs/cpu-2core/bench.json"),
     "linear": lambda base: figures.linear(base / "outputs/cpu-2core/bench.json"),
+    "model-gpu": lambda base: figures.model_gpu(
+        base / "outputs/h200/bench.json", base / "outputs/h200/engine_bench.json"
+    ),
+    "drift": lambda base: figures.drift(base / "outputs/h200/drift.json"),
     "gates": _gates,
 }
 
