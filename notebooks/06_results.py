@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -39,7 +41,7 @@ from crucible.report.tables import or_not_run, table
 # evidence file of this run; empty: the committed example, notebooks/fixtures/evidence.json
 evidence_path = ""
 # folders with the records of named machines, from the checkout's root
-machines = ["notebooks/fixtures/h200", "notebooks/fixtures/cpu-2core"]
+machines = ["outputs/h200", "outputs/cpu-2core"]
 output_dir = ""  # folder for this run's evidence record; empty: the record is only shown
 
 # %%

@@ -198,4 +198,3 @@ def test_drift_rates_stand_by_candidate_and_sampler():
 
 def test_an_empty_table_names_the_command_that_fills_it():
     assert or_not_run(table(("a", "b"), []), "crucible x").rows == (("not run", "crucible x"),)
-    assert (root() / "notebooks/fixtures/h200").is_dir()
