@@ -14,6 +14,7 @@ from crucible.engine.request import Checked, Request, as_request, check
 from crucible.engine.runner import ModelRunner, Runner
 from crucible.engine.scheduler import Limits
 from crucible.engine.stats import Stats
+from crucible.model.graphs import PATIENT
 from crucible.model.model import Model
 from crucible.model.tokenizer import StreamDecoder
 
@@ -35,7 +36,9 @@ class Engine:
         runner: Runner | None = None,
     ):
         self.model, self.limits = model, limits or Limits()
-        runner = runner or ModelRunner(model, self.limits.pages, self.limits.decode_batch, page_seed)
+        if runner is None:
+            sizes = self.limits.pages, self.limits.decode_batch
+            runner = ModelRunner(model, *sizes, page_seed, patience=PATIENT)
         self._loop = Loop(runner, self.limits, share_prefixes)
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)  # something to do for the loop

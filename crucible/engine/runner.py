@@ -1,7 +1,7 @@
 """What runs a step's rows: packed slices to tokens, digests and log-probabilities; the engine's only door
 to the model and its cache."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ from crucible.errors import InputError, UnsupportedError
 from crucible.kv.slices import Slice
 from crucible.kv.table import NO_PAGE
 from crucible.model.cache import KVCache
+from crucible.model.graphs import SOON
 from crucible.model.model import Model
 from crucible.numerics.contract import CONTRACT_VERSION
 from crucible.numerics.digest import digest
@@ -98,13 +99,20 @@ class ModelRunner:
 
     Every page of the cache is taken at once: who holds which is the engine's business. `page_seed`
     shuffles the physical pages and fills them with NaN first; `recorded` False runs every pass call by call
-    instead of replaying a recording (cpu) or a captured graph (cuda, simt). UnsupportedError where the
+    instead of replaying a recording (cpu) or a captured graph (cuda, simt), and `patience` says how soon a
+    pass is captured (crucible.model.graphs). UnsupportedError where the
     environment asks for an attention variant that leaves the contract: what runs here keeps the promise or
     not at all.
     """
 
     def __init__(
-        self, model: Model, pages: int, slots: int, page_seed: int | None = None, recorded: bool = True
+        self,
+        model: Model,
+        pages: int,
+        slots: int,
+        page_seed: int | None = None,
+        recorded: bool = True,
+        patience: Mapping[str, int] = SOON,
     ):
         self.variant = default()
         # A user's own kernel is run because it was asked for by file; nobody is promised its bits.
@@ -115,6 +123,7 @@ class ModelRunner:
             )
         self.model, self.cache = model, KVCache.create(model.device, model.config, pages, slots, page_seed)
         self.recorded = recorded
+        model.transformer.captures(self.cache).patience = patience
         self.page_order = self.cache.pages.allocate(pages, "engine")
         self._stride = self.cache.tables.array.shape[1]
         self._shared = slots  # owner of pages that nobody may write: the number of no table

@@ -1,6 +1,7 @@
 """Captured passes of one cache: bounded stores by kind of batch, their cost and how often they serve."""
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,13 @@ from crucible.model.topology import Chosen, Topology
 
 # Entries of each kind; decode has few keys, packed batches seldom come again.
 LIMITS = {"single": 64, "decode": 64, "packed": 32}
+
+# Passes that a topology makes before it is captured; the first compiles kernels and grows scratch memory.
+SOON = {"single": 1, "decode": 1, "packed": 1}
+# On an H200 a capture takes 7.5 ms, and a pass call by call about 1 ms more than its replay (a decode step
+# 0.75 ms), so a capture that waits until as much was lost costs at most twice what foresight would have.
+# Requests that trickle in make topologies that hardly return; a decode step returns at once.
+PATIENT = {"single": 4, "decode": 4, "packed": 8}
 
 
 @dataclass(frozen=True)
@@ -52,11 +60,11 @@ class Statistics:
 class Graphs:
     """The captures of one transformer over one cache.
 
-    A batch is captured the second time that its topology comes: the first pass compiles kernels and
-    grows scratch memory, and a topology that never returns costs nothing. One variant at a time:
-    another one's captures are dropped.
+    A batch is captured when its topology comes again after `patience` passes, by kind: one that never
+    returns costs nothing. One variant at a time: another one's captures are dropped.
     """
 
+    patience: Mapping[str, int] = field(default_factory=lambda: SOON)
     statistics: dict[str, Statistics] = field(default_factory=lambda: {kind: Statistics() for kind in LIMITS})
     _variant: str | None = None
     _stores: dict[str, OrderedDict] = field(default_factory=lambda: {k: OrderedDict() for k in LIMITS})
@@ -91,14 +99,14 @@ class Graphs:
         return entry
 
     def again(self, made: Topology) -> bool:
-        """Whether this topology ran before."""
+        """Whether this topology ran `patience` times before; counts this time."""
         seen = self._seen[made.kind]
-        before = made in seen
-        seen[made] = True
+        before = seen.get(made, 0)
+        seen[made] = before + 1
         seen.move_to_end(made)
         if len(seen) > 4 * LIMITS[made.kind]:
             seen.popitem(last=False)
-        return before
+        return before >= self.patience[made.kind]
 
     def keep(self, made: Topology, entry: Captured, seconds: float) -> None:
         """Store a capture; the least recently used one leaves a full store."""

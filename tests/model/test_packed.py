@@ -264,6 +264,20 @@ def test_stores_of_captures_are_bounded(make_tiny, on, monkeypatch):
     assert 0 <= statistics.hit_rate < 0.5
 
 
+def test_a_topology_is_captured_once_it_outlasts_the_patience(make_tiny, on):
+    model = make_tiny("f32", on=on, **GEOMETRIES["llama-g2-d64"])
+    cache = new_cache(model, 8)
+    graphs = model.transformer.captures(cache)
+    graphs.patience = {"single": 3, "decode": 1, "packed": 1}
+    found, paths = [], []
+    for _ in range(5):
+        found.append(host(model, model.transformer.forward(IDS[:5], [Slice(0, 0, 5)], cache)))
+        paths.append(model.transformer.timing.path)
+    assert paths == ["eager"] * 3 + ["captured", "graph"]
+    for one in found[1:]:
+        assert_same_bits(found[0], one, "passes")
+
+
 def test_logits_and_calls_outside_the_rules_are_refused(make_tiny, on):
     model = make_tiny("f32", on=on, **GEOMETRIES["llama-g2-d64"])
     cache = new_cache(model, 9)
