@@ -8,7 +8,7 @@ from crucible.attention import dispatch, fast
 from crucible.attention.base import Launch, Problem, Variant, check
 from crucible.attention.plan import Plan, plan_of
 from crucible.attention.reference import STATIC_SHARED
-from crucible.attention.variants import AUTO, VARIANTS, default, find, stand_in
+from crucible.attention.variants import AUTO, VARIANTS, asked_for, stand_in
 from crucible.errors import NoKernelError, UnsupportedError
 
 __all__ = [
@@ -73,7 +73,7 @@ def run(
     where they must; the result's `launch` says so, and a warning is logged once. InputError for
     malformed arguments and unknown names.
     """
-    asked, demanded = (default(), False) if variant is None else (find(variant), True)
+    asked, demanded = asked_for(variant)
     problem = check(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out, capacity, longest, k, v)
     if not problem.T or not problem.S:
         return Result(problem.out, Launch(asked, asked, "nothing to launch"))

@@ -49,6 +49,17 @@ def default() -> str:
     return find(name, f"variant in {ENVIRONMENT}") if name else AUTO
 
 
+class Preferred(str):
+    """A variant's name that is run where it covers a call; elsewhere the reference runs, visibly."""
+
+
+def asked_for(variant: str | None) -> tuple[str, bool]:
+    """(name, whether it is demanded) of what a call was given: a name, a Preferred, or None for `default`."""
+    if variant is None:
+        return default(), False
+    return find(variant), not isinstance(variant, Preferred)
+
+
 def stand_in(device_name: str, name: str) -> tuple[str, str]:
     """(variant, reason) that gives `name`'s arithmetic on a device; reason is "" where it is `name` itself.
 

@@ -63,8 +63,9 @@ def register(app: typer.Typer) -> None:
         attention: Annotated[
             str | None,
             typer.Option(
-                help="An exact variant; default: CRUCIBLE_PREFILL_ATTN, else auto. Or file.cu:entry, your "
-                "own kernel on simt or cuda, whose tokens nobody promises."
+                help="An exact variant (the reference runs, and the log says so, where it does not cover a "
+                "step); default: CRUCIBLE_PREFILL_ATTN, else auto. Or file.cu:entry, your own kernel on "
+                "simt or cuda, whose tokens nobody promises."
             ),
         ] = None,
         api_key: Annotated[

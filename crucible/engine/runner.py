@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from crucible import device as devices
-from crucible.attention.variants import AUTO, VARIANTS, default
+from crucible.attention.variants import AUTO, VARIANTS, Preferred, default
 from crucible.device.cpu import default_threads
 from crucible.engine.ahead import Ahead, Row
 from crucible.engine.events import Logprobs, TopLogprob
@@ -114,7 +114,8 @@ class ModelRunner:
         recorded: bool = True,
         patience: Mapping[str, int] = SOON,
     ):
-        self.variant = default()
+        # A long history that a variant does not cover is no reason to stop for all: the reference runs then.
+        self.variant = Preferred(default())
         # A user's own kernel is run because it was asked for by file; nobody is promised its bits.
         if self.variant != AUTO and not (VARIANTS[self.variant].exact or VARIANTS[self.variant].user):
             raise UnsupportedError(

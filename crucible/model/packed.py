@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from crucible.attention.run import Launch
-from crucible.attention.variants import default, find
+from crucible.attention.variants import asked_for
 from crucible.device import Device
 from crucible.device.dry import Dry
 from crucible.device.graph import capture
 from crucible.device.scratch import Scratch
 from crucible.device.staging import Layout, Staging
+from crucible.errors import UnsupportedError
 from crucible.kv.table import NO_PAGE
 from crucible.model.cache import KVCache
 from crucible.model.config import ModelConfig
@@ -24,6 +25,7 @@ from crucible.model.topology import (
     Chosen,
     Topology,
     make_items,
+    narrowed,
     planned_attention,
     rehearse,
     stride_of,
@@ -101,6 +103,7 @@ class PackedRunner:
         self.scratch, self.staging = Scratch(device), Staging(device)
         self._rehearsal = Dry(device)
         self._chosen: OrderedDict[tuple, Chosen] = OrderedDict()
+        self._wide: dict[tuple[int, str], bool] = {}  # decode buckets that a variant does not cover
         self._found = device.host_empty(1 << 12)
 
     def run(
@@ -116,9 +119,11 @@ class PackedRunner:
     ) -> Ran:
         """One pass; `graphs` None runs it eagerly, as do a trace and a mark."""
         started = time.perf_counter() if step.started is None else step.started
-        asked, demanded = (default(), False) if variant is None else (find(variant), True)
+        asked, demanded = asked_for(variant)
         sample = step.sampling is not None
         made = topology(step.desc, step.wanted, step.rows is not None, sample, step.advance)
+        if made.kind == "decode" and self._too_wide(made, cache, asked, step.desc):
+            made = narrowed(made, step.desc)
         entry, record = None, False
         if graphs is not None:
             graphs.use(asked)
@@ -148,6 +153,21 @@ class PackedRunner:
         results = None if entry.sampled is None else entry.sampled[1]
         kept = entry if entry.graph else None
         return Ran(entry.logits, results, frozenset((chosen.launch,)), timing, entry=kept)
+
+    def _too_wide(self, made: Topology, cache: KVCache, asked: str, desc) -> bool:
+        """Whether what is asked for covers the histories of a decode step but not their bucket."""
+        key = (made.capacity, asked)
+        if key not in self._wide:
+            self._wide[key] = not self._runs(made, cache, asked, desc)
+        return self._wide[key] and self._runs(narrowed(made, desc), cache, asked, desc)
+
+    def _runs(self, made: Topology, cache: KVCache, asked: str, desc) -> bool:
+        """Whether what is asked for covers a topology."""
+        try:
+            self._choose(made, desc, cache, asked, True)
+        except UnsupportedError:
+            return False
+        return True
 
     def _choose(self, made: Topology, desc, cache: KVCache, asked: str, demanded: bool) -> Chosen:
         key = (made, asked, demanded)

@@ -75,6 +75,12 @@ def topology(desc: np.ndarray, wanted: int, gather: bool, sample: bool, advance:
     return Topology("packed", segments, rows, lengths, wanted, gather, capacity, mean, sample)
 
 
+def narrowed(made: Topology, desc: np.ndarray) -> Topology:
+    """A decode step in the bucket that a prefill of its histories has: more buckets, none far too long."""
+    capacity = prefill_capacity(int((desc[:, 2].astype(np.int64) + desc[:, 1]).max()))
+    return replace(made, capacity=capacity, mean=capacity * 3 // 4)
+
+
 ItemKey = tuple[int, int, int]  # rows of an item, multiprocessors, resident blocks
 
 

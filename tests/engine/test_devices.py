@@ -71,6 +71,22 @@ def test_requests_together_have_the_bits_of_the_cpu_alone(pair, recorded):
     assert (stats.saved_rows, stats.page_copies) == (10, 1) and stats.pages_used == 0
 
 
+def test_a_history_that_the_chosen_variant_does_not_cover_stops_nobody(make_model, monkeypatch, caplog):
+    judge = make_model(layers=1, heads=4, kv_heads=2, head_dim=64, context=256)
+    checkpoint = synthetic.open_synthetic(judge.config, 7, "tiny")
+    model = Model.from_checkpoint(checkpoint, devices.get("simt"))
+    work = [
+        Request(tuple(range(9)), 6, ignore_eos=True),
+        Request(tuple(i % 50 for i in range(126)), 6, ignore_eos=True),
+    ]
+    alone = [generate(judge, one.prompt, max_tokens=6, ignore_eos=True).tokens for one in work]
+    monkeypatch.setenv("CRUCIBLE_PREFILL_ATTN", "fast-rows")
+    with Engine(model, Limits(pages=24)) as engine:
+        assert [result.tokens for result in engine.generate(work)] == alone
+        assert engine.generate(work[:1])[0].tokens == alone[0]
+    assert "falls back to the reference" in caplog.text
+
+
 def test_logits_that_one_row_may_not_have_end_that_request_only(pair):
     model, _ = pair
 

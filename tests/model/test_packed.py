@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from crucible.errors import InputError
+from crucible.attention.variants import Preferred
+from crucible.errors import InputError, UnsupportedError
 from crucible.kv.slices import Slice
+from crucible.model import topology
 from crucible.model.decoding import Decoding
 from crucible.model.graphs import LIMITS
 from crucible.numerics.bits import assert_same_bits, same_bits
@@ -276,6 +278,29 @@ def test_a_topology_is_captured_once_it_outlasts_the_patience(make_tiny, on):
     assert paths == ["eager"] * 3 + ["captured", "graph"]
     for one in found[1:]:
         assert_same_bits(found[0], one, "passes")
+
+
+@pytest.mark.parametrize("end, variant", [(65, "fast-rows"), (120, "fast-rows"), (129, "reference")])
+def test_a_decode_step_is_run_by_a_variant_that_covers_its_histories_and_not_their_bucket(
+    make_tiny, on, monkeypatch, end, variant
+):
+    monkeypatch.setattr(topology, "decode_capacity", lambda end: 256)
+    model = make_tiny("f32", on=on, **{**GEOMETRIES["llama-g2-d64"], "context": 256})
+    cache = new_cache(model, 9, 136)
+    ids = np.resize(IDS, end - 1)
+    model.transformer.forward(ids, [Slice(0, 0, end - 1)], cache, rows=(), variant="reference")
+    found = [
+        host(model, model.transformer.forward([5], [Slice(0, end - 1, 1)], cache, variant=one))
+        for one in (Preferred("fast-rows"), "reference")
+    ]
+    assert_same_bits(found[0], found[1], "variants")
+    model.transformer.forward([5], [Slice(0, end - 1, 1)], cache, variant=Preferred("fast-rows"))
+    (launch,) = model.transformer.launches
+    assert (launch.variant, launch.asked) == (variant, "fast-rows")
+    assert bool(launch.reason) == (variant == "reference")
+    if variant == "reference":
+        with pytest.raises(UnsupportedError, match="128 positions"):
+            model.transformer.forward([5], [Slice(0, end - 1, 1)], cache, variant="fast-rows")
 
 
 def test_logits_and_calls_outside_the_rules_are_refused(make_tiny, on):
