@@ -286,7 +286,8 @@ def test_a_decode_step_is_run_by_a_variant_that_covers_its_histories_and_not_the
 ):
     monkeypatch.setattr(topology, "decode_capacity", lambda end: 256)
     model = make_tiny("f32", on=on, **{**GEOMETRIES["llama-g2-d64"], "context": 256})
-    cache = new_cache(model, 9, 136)
+    cache = model.new_cache(12, 1, page_seed=9)
+    cache.reserve(0, 136)
     ids = np.resize(IDS, end - 1)
     model.transformer.forward(ids, [Slice(0, 0, end - 1)], cache, rows=(), variant="reference")
     found = [
