@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -22,6 +24,8 @@
 # token id does not care about the swap.
 
 # %%
+import contextlib
+
 import numpy as np
 
 from crucible.drift.candidates import open_candidate
@@ -30,6 +34,7 @@ from crucible.drift.corpus import Corpus, prompts_of, recorded
 from crucible.drift.diagnose import diagnose, lines
 from crucible.drift.paths import forced
 from crucible.drift.rate import measure
+from crucible.drift.spread import Spread
 from crucible.evidence import environment, record
 from crucible.model.fetch import fetch
 from crucible.model.model import Model
@@ -42,6 +47,7 @@ from crucible.report.tables import table
 candidate = "q2-k32"  # the attention to diagnose
 rate_candidates = ["q2-k32", "tf32"]  # the attentions whose rates are measured
 sequences = 4  # sequences a candidate for the rates
+jobs = 1  # processes that share these sequences, each with a model of its own
 steps = 8  # tokens a sequence of the rates
 model_name = "smollm2"  # a known model, a GGUF file or a checkpoint folder
 device_name = "cpu"  # cpu, simt, cuda or auto
@@ -118,7 +124,13 @@ show(plots.growth(found.growth), "Relative difference of one step's activations 
 
 # %%
 candidates = [open_candidate(name, model.device) for name in ["reference", *rate_candidates]]
-_, rates = list(measure(model, corpus.requests(sequences), candidates))[-1]
+with contextlib.ExitStack() as stack:
+    if jobs > 1:
+        names = tuple(rate_candidates)
+        shared = stack.enter_context(Spread(model_name, model.device.name, model.mode, names, jobs))
+        *_, (_, rates) = shared.measure(corpus, sequences)
+    else:
+        *_, (_, rates) = measure(model, corpus.requests(sequences), candidates)
 own, *others = rates
 assert not own.differing and not any(own.flips) and not any(own.inverse)
 assert all(rate.differing for rate in others)

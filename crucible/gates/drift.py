@@ -12,10 +12,10 @@ from crucible.drift.corpus import FIRST_SEED, STEPS, Corpus, prompts_of, recorde
 from crucible.drift.diagnose import conclude, describe_flip, diagnose
 from crucible.drift.paths import REFERENCE, Request
 from crucible.drift.rate import Rate, measure
+from crucible.drift.spread import Spread
 from crucible.drift.tensors import TensorVerdict, equal_inputs, verdict
 from crucible.evidence.environment import capture
 from crucible.evidence.record import Record, Series
-from crucible.gates.drift_spread import Spread
 from crucible.model.model import Model
 from crucible.numerics.scalar_exact import reciprocal_root
 from crucible.sampling.params import SAMPLERS, SamplingParams

@@ -11,8 +11,7 @@ from crucible.drift.candidates import Candidate, open_candidate
 from crucible.drift.corpus import Corpus, prompts_of
 from crucible.drift.paths import REFERENCE
 from crucible.drift.rate import Rate, measure
-from crucible.gates.model_parts import load
-from crucible.model.model import Model
+from crucible.model.model import Model, open_checkpoint
 
 _CHUNK = 16  # requests of a task: about what one forward takes; Ctrl-C waits for the tasks that run
 
@@ -62,7 +61,8 @@ def _start(spec: str, device: str, mode: str, names: tuple[str, ...]) -> None:
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it keeps what is done
     target = devices.get(device)
-    _worker = load(spec, target, mode), [REFERENCE, *(open_candidate(n, target) for n in names)]
+    model = Model.from_checkpoint(open_checkpoint(spec), target, mode)
+    _worker = model, [REFERENCE, *(open_candidate(n, target) for n in names)]
 
 
 def _do(settings: dict, first: int, count: int) -> list[Rate]:
