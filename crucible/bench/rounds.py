@@ -7,8 +7,8 @@ from crucible.errors import InputError
 
 # A thread pool may spin for a while after its work; the next contender waits that out.
 PAUSE = 0.02  # seconds
-# Rounds thrown away, by device: on cuda an engine captures a pass that came eight times.
-WARMUPS = {"cpu": 1, "simt": 1, "cuda": 10}
+# Rounds thrown away, by device: on cuda an engine captures passes that came several times (model.graphs).
+WARMUPS = {"cpu": 1, "simt": 1, "cuda": 6}
 
 
 def order(names: Sequence[str], round_number: int) -> list[str]:

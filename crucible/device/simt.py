@@ -116,6 +116,9 @@ class SimtDevice(Device):
         UnavailableError when it does not compile, with the compiler's first message.
         """
         memo = (str(stem), entry, tuple(sorted(defines.items())))
+        known = self._kernels.get(memo)
+        if known is not None and not memo[0].endswith(".cu"):
+            return known
         source = locate(stem)
         if source.parent != kernels_dir() or memo not in self._kernels:  # a file outside may change any time
             self._kernels[memo] = Kernel(

@@ -202,8 +202,9 @@ def _pairs(N: int, ends) -> np.int32:
     return np.int32(N % 2 == 0 and all(a is None or _address(a) % 8 == 0 for a in ends))
 
 
+@functools.cache
 def macros(build) -> dict[str, int]:
-    """The -D macros of a build."""
+    """The -D macros of a build; not to be changed, for it is kept."""
     return {name.upper(): value for name, value in asdict(build).items() if name != "waves"}
 
 

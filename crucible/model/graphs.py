@@ -14,10 +14,10 @@ LIMITS = {"single": 64, "decode": 64, "packed": 32}
 
 # Passes that a topology makes before it is captured; the first compiles kernels and grows scratch memory.
 SOON = {"single": 1, "decode": 1, "packed": 1}
-# On an H200 a capture takes 7.5 ms, and a pass call by call about 1 ms more than its replay (a decode step
-# 0.75 ms), so a capture that waits until as much was lost costs at most twice what foresight would have.
-# Requests that trickle in make topologies that hardly return; a decode step returns at once.
-PATIENT = {"single": 4, "decode": 4, "packed": 8}
+# A capture makes its pass call by call and builds a graph on top (together 7.5 ms on an H200), so it pays
+# after a few replays; before as many passes it would only stand in the way of a first token. Requests that
+# trickle in make topologies that hardly return; a decode step returns at once.
+PATIENT = {"single": 2, "decode": 2, "packed": 4}
 
 
 @dataclass(frozen=True)

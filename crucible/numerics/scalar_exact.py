@@ -4,6 +4,7 @@ Nothing here calls a math library. A result is accepted only when both ends of i
 round to the same f32; otherwise the precision doubles.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from decimal import Context, Decimal
@@ -36,6 +37,7 @@ def _decided(interval: Callable[[int], tuple[Fraction, Fraction]], bits: int) ->
     raise AssertionError("the value lies on a rounding boundary")
 
 
+@functools.cache
 def reciprocal_root(n: int) -> np.float32:
     """The real number 1/sqrt(n) rounded once to f32."""
     root = math.isqrt(n)
