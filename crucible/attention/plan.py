@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from crucible.device.checks import expect
 from crucible.errors import InputError
+from crucible.kv.validation import segments
+from crucible.numerics.checks import whole
 
 ITEM_ROWS = 255  # an item keeps its row count in 8 bits
 
@@ -59,7 +62,8 @@ class Plan:
     @property
     def end(self) -> int:
         """Largest absolute_start + chunk_len: the capacity that every row's history fits."""
-        return int((self.desc[:, 1] + self.desc[:, 2]).max())
+        _, length, start, _ = self.desc.T
+        return int((start + length)[length > 0].max())
 
     @property
     def longest_chunk(self) -> int:
@@ -70,6 +74,12 @@ class Plan:
     def rows(self) -> int:
         """Rows of all segments together."""
         return int(self.desc[:, 1].sum())
+
+    @property
+    def packed_end(self) -> int:
+        """One past the last packed row."""
+        start, length = self.desc[:, :2].T
+        return self.once("packed_end", lambda: int((start + length)[length > 0].max()))
 
     @property
     def mean(self) -> int:
@@ -100,9 +110,34 @@ class Plan:
 
 
 def plan_of(device, desc, Hkv: int) -> Plan:
-    """The plan of descriptors [S][4] on the host (NumPy) or on the device, from where they are read back."""
-    host = desc if isinstance(desc, np.ndarray) else device.download(desc)
-    host = np.array(host[host[:, 1] > 0], np.int32)
-    if not len(host):
+    """The plan of descriptors int32 [S][4] on the host (NumPy) or on the device, which is then read back.
+
+    Hkv is the number of KV heads. InputError for what is no such array, for a negative number, for a packed
+    row of two segments and for descriptors without rows.
+    """
+    expect("desc", desc, np.int32, (None, 4))
+    host = np.array(desc if isinstance(desc, np.ndarray) else device.download(desc))
+    segments(host)
+    if not host[:, 1].any():
         raise InputError("a plan needs at least one segment with rows")
-    return Plan(device, host, int(Hkv))
+    return Plan(device, host, whole("Hkv", Hkv, 1))
+
+
+def check_plan(plan, device, p) -> None:
+    """InputError where `plan` cannot be one of Problem `p` on `device`.
+
+    Only what costs next to nothing is compared. That it was made of p's descriptors is the caller's word.
+    """
+    made = "make it with crucible.attention.plan.plan_of"
+    if not isinstance(plan, Plan):
+        raise InputError(f"plan is {type(plan).__name__}; {made}")
+    if plan.device.name != device.name:
+        raise InputError(f"plan is one of device {plan.device.name}, not of {device.name}; {made} there")
+    if plan.Hkv != p.Hkv:
+        raise InputError(f"plan has items for {plan.Hkv} KV heads, not for {p.Hkv}; {made} for this call")
+    if len(plan.desc) != p.S:
+        raise InputError(f"plan is of {len(plan.desc)} segments, not of {p.S}; {made} of this call's desc")
+    if plan.packed_end > p.T:
+        raise InputError(
+            f"plan ends at row {plan.packed_end}, past the call's {p.T} rows; {made} of its desc"
+        )
