@@ -9,8 +9,10 @@ from crucible.device.checks import expect
 from crucible.errors import InputError
 from crucible.kv.validation import segments
 from crucible.numerics.checks import whole
+from crucible.numerics.contract import PAGE_SIZE
 
 ITEM_ROWS = 255  # an item keeps its row count in 8 bits
+NEEDS = ("packed rows", "page tables", "entries of a page table")  # of Plan.needs
 
 
 def tiles(desc: np.ndarray, rows: int, Hkv: int) -> np.ndarray:
@@ -76,10 +78,15 @@ class Plan:
         return int(self.desc[:, 1].sum())
 
     @property
-    def packed_end(self) -> int:
-        """One past the last packed row."""
-        start, length = self.desc[:, :2].T
-        return self.once("packed_end", lambda: int((start + length)[length > 0].max()))
+    def needs(self) -> tuple[int, int, int]:
+        """Packed rows, page tables and entries of a table that a call must have for these descriptors."""
+
+        def make():
+            start, length, absolute, table = self.desc[self.desc[:, 1] > 0].T
+            entries = -(-(absolute + length).max() // PAGE_SIZE)
+            return int((start + length).max()), int(table.max()) + 1, int(entries)
+
+        return self.once("needs", make)
 
     @property
     def mean(self) -> int:
@@ -137,7 +144,6 @@ def check_plan(plan, device, p) -> None:
         raise InputError(f"plan has items for {plan.Hkv} KV heads, not for {p.Hkv}; {made} for this call")
     if len(plan.desc) != p.S:
         raise InputError(f"plan is of {len(plan.desc)} segments, not of {p.S}; {made} of this call's desc")
-    if plan.packed_end > p.T:
-        raise InputError(
-            f"plan ends at row {plan.packed_end}, past the call's {p.T} rows; {made} of its desc"
-        )
+    for need, have, what in zip(plan.needs, (p.T, *p.tables.shape), NEEDS, strict=True):
+        if need > have:
+            raise InputError(f"plan needs {need} {what}, the call has {have}; {made} of this call's desc")

@@ -66,15 +66,16 @@ def run(
     q f32 [T][Hq*D] or [T][Hq][D]; kpool, vpool f32 [pages][layers][16][Hkv*D]; tables int32
     [requests][stride]; desc int32 [S][4] = packed_start, chunk_len, absolute_start, table_index, all in
     the device's memory; D a multiple of 32, Hq a multiple of Hkv. `capacity` is at least the largest
-    absolute_start + chunk_len, where rows past it become NaN, and `longest` at least the largest chunk_len.
-    k, v f32 [T][Hkv*D], the packed rows' own K and V, are needed by hybrid variants alone. Rows of q that no
-    segment covers are left as they are in `out`.
+    absolute_start + chunk_len: a kernel that sizes its memory by it gives NaN for a row past it. `longest`
+    is at least the largest chunk_len. k, v f32 [T][Hkv*D], the packed rows' own K and V, are needed by
+    hybrid variants alone. Rows of q that no segment covers are left as they are in `out`, and a segment of
+    no rows is passed over.
 
     Without a `plan`, desc and tables are read back to the host, which waits for the device, and checked
     before anything is launched: every segment's rows, history and pages must exist, and a row belongs to
     one segment. With one (plan.plan_of) nothing is read back, and only what costs next to nothing is
-    checked: the caller vouches that the plan was made of this desc and that rows, histories and pages are
-    right, for kernels trust them. Give one plan to every layer of a batch, and to what a graph captures.
+    checked: the caller vouches that the plan was made of this desc and that the pages exist, for kernels
+    trust both. Give one plan to every layer of a batch, and to what a graph captures.
 
     A `variant` that is named is demanded: what it does not cover raises UnsupportedError, a device
     without it NoKernelError. None means CRUCIBLE_PREFILL_ATTN or auto, which fall back to the reference

@@ -48,7 +48,7 @@ def test_what_is_no_number_of_kv_heads_gives_no_plan(Hkv):
 def test_an_empty_segment_changes_no_extent_and_no_item():
     full = plan_of(get("simt"), DESC, 2)
     spaced = plan_of(get("simt"), np.insert(DESC, 1, np.array([10**6, 0, 10**6, 0], I32), axis=0), 2)
-    for name in ("end", "longest_chunk", "rows", "mean", "packed_end"):
+    for name in ("end", "longest_chunk", "rows", "mean", "needs"):
         assert getattr(spaced, name) == getattr(full, name)
     found, wanted = tiles(spaced.desc, 2, 2), tiles(full.desc, 2, 2)
     assert found.tolist() == wanted.tolist() and len(found)
@@ -61,7 +61,15 @@ FOREIGN = {
     "fewer segments": (lambda device: plan_of(device, DESC[:1], 2), "plan is of 1 segments, not of 2"),
     "more rows": (
         lambda device: plan_of(device, np.array([(0, 3, 5, 0), (3, 4, 20, 1)], I32), 2),
-        "plan ends at row 7, past the call's 5 rows",
+        "plan needs 7 packed rows, the call has 5; make it with",
+    ),
+    "more tables": (
+        lambda device: plan_of(device, np.array([(0, 3, 5, 2), (3, 2, 20, 1)], I32), 2),
+        "plan needs 3 page tables, the call has 2; make it with",
+    ),
+    "longer histories": (
+        lambda device: plan_of(device, np.array([(0, 3, 5, 0), (3, 2, 200, 1)], I32), 2),
+        "plan needs 13 entries of a page table, the call has 2; make it with",
     ),
     "another device": (
         lambda device: plan_of(get("simt" if device.name == "cpu" else "cpu"), DESC, 2),
