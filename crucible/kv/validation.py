@@ -147,10 +147,7 @@ def _numbers(start, length, absolute, table) -> None:
 
 def _within(packed_end, table, rows, requests) -> None:
     """Every table exists, every packed row too."""
-    _refuse(
-        table >= requests,
-        lambda i: f"table_index {table[i]} is past the {requests} page tables; take 0 to {requests - 1}",
-    )
+    _refuse(table >= requests, lambda i: f"table_index {table[i]} is past the {requests} page tables")
     _refuse(
         packed_end > rows,
         lambda i: f"packed rows end at {packed_end[i]}, past the call's {rows} rows; shorten the segment",

@@ -76,7 +76,7 @@ MALFORMED = {
     "page past the pool": (table(0, 0, PAGES), f"page {PAGES} at entry 0 of table 0 is past the pool"),
     "page far away": (table(1, 0, 2**31 - 1), "segment 1: page 2147483647 at entry 0 of table 1 is past"),
     "table below": (desc(1, 3, -1), "segment 1: table_index -1 is negative"),
-    "table past": (desc(1, 3, 2), "segment 1: table_index 2 is past the 2 page tables; take 0 to 1"),
+    "table past": (desc(1, 3, 2), "segment 1: table_index 2 is past the 2 page tables"),
     "table far away": (desc(0, 3, 10**6), "segment 0: table_index 1000000 is past the 2 page tables"),
     "start below": (desc(0, 2, -1), "segment 0: absolute_start -1 is negative"),
     "start past the table": (desc(0, 2, ROOM), f"position end {ROOM + 3} is past the {ROOM} positions"),
