@@ -11,6 +11,8 @@ from crucible.numerics.checks import whole
 from crucible.numerics.contract import PAGE_SIZE, WARP
 from crucible.numerics.scalar_exact import reciprocal_root
 
+INT32_MAX = (1 << 31) - 1
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -18,10 +20,10 @@ class Problem:
 
     q, out f32 [T][Hq*D] or [T][Hq][D]; kpool, vpool f32 [pages][layers][16][Hkv*D]; tables int32
     [requests][stride]; desc int32 [S][4]. capacity is at least every row's history length and longest
-    at least every segment's rows. Beside the cpu device run() sees to it that capacity is there, and to
-    plan where a variant works by items; longest may stay None. k, v f32 [T][Hkv*D] are the
-    packed rows' own K (rotated) and V, or None; only the hybrid variants read them. plan holds the
-    fast variants' work items (plan.Plan of the same descriptors), or None.
+    at least every segment's rows; plan holds the fast variants' work items (plan.Plan of the same
+    descriptors). Beside the cpu device, which needs none of the three, run() sees to it that they are
+    there. k, v f32 [T][Hkv*D] are the packed rows' own K (rotated) and V, or None; only the hybrid variants
+    read them.
     """
 
     q: object
@@ -47,7 +49,7 @@ class Problem:
             self,
             plan=plan,
             capacity=plan.end if self.capacity is None else self.capacity,
-            longest=plan.longest_chunk if self.longest is None else self.longest,
+            longest=plan.longest_chunk,
         )
 
     @property
@@ -120,17 +122,16 @@ def check(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out, capacity, l
     if not 0 <= layer < kpool.shape[1]:
         raise InputError(f"layer {layer} is outside the pools' {kpool.shape[1]} layers")
     given = (("capacity", capacity), ("longest", longest))
-    extents = (None if x is None else whole(name, x) for name, x in given)
+    extents = (None if x is None else whole(name, x, 1, INT32_MAX) for name, x in given)
     return Problem(q, kpool, vpool, tables, desc, out, layer, q.shape[0], Hq, Hkv, D, *extents, k, v)
 
 
-def longest_chunk(device, p: Problem) -> int:
-    """The most rows of any segment: given, or read back from the device."""
-    return int(device.download(p.desc)[:, 1].max()) if p.longest is None else p.longest
+class TooLong(str):
+    """Why a variant does not cover a problem, where a shorter history would lift the reason."""
 
 
 def fits(what: str, needed: int, limit: int, capacity: int) -> str:
     """Why `needed` bytes of shared memory are too many, or ""."""
     if needed <= limit:
         return ""
-    return f"{capacity} positions of history need {needed} bytes of shared memory {what}, of {limit}"
+    return TooLong(f"{capacity} positions of history need {needed} bytes of shared memory {what}, of {limit}")

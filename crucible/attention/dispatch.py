@@ -3,13 +3,17 @@
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from crucible.attention import exact, fast
 from crucible.attention.base import Problem
+from crucible.attention.variants import VARIANTS
+from crucible.errors import InputError
 from crucible.evidence import dispatch_table
 from crucible.evidence.dispatch_table import Table
+from crucible.files import brief
+from crucible.numerics.checks import real, whole
 
 TABLE = Path(__file__).with_name("dispatch.json")
 FORMAT = "crucible-attention-dispatch"
@@ -39,8 +43,37 @@ class Point:
 
 @functools.cache
 def load(path: Path = TABLE) -> Table:
-    """The dispatch table at `path`. InputError when the file is not one."""
-    return dispatch_table.load(path, FORMAT, Point, "crucible bench attention --device cuda --tune")
+    """The dispatch table at `path`.
+
+    InputError when the file is not one: a shape below 1, a time that is no positive number, or a name that
+    is not one of an exact variant.
+    """
+    return dispatch_table.load(path, FORMAT, _point, "crucible bench attention --device cuda --tune")
+
+
+def _point(**given) -> Point:
+    wanted = [field.name for field in fields(Point)]
+    if set(given) != set(wanted):
+        raise InputError(f"a point has {brief(sorted(given))}; it must have {', '.join(wanted)}")
+    for name in wanted[:-1]:
+        whole(name, given[name], 1)
+    us = given["us"]
+    if not isinstance(us, dict) or not us:
+        raise InputError(f"us {brief(us)} must be microseconds by variant name, at least one")
+    for name, time in us.items():
+        if not may_choose(name, "cuda"):
+            raise InputError(
+                f"{brief(name)} is no variant that auto may choose; name exact ones of cuda, such as fast-t32"
+            )
+        if not 0 < real(f"time of {name}", time) < math.inf:
+            raise InputError(f"time of {name} {brief(time)} must be positive and finite")
+    return Point(**given)
+
+
+def may_choose(name: str, device_name: str) -> bool:
+    """Whether auto may run a variant: it keeps the contract's bits and the device has it."""
+    found = VARIANTS.get(name)
+    return found is not None and found.exact and device_name in found.launchers
 
 
 def save(table: Table, path: Path = TABLE) -> Path:
@@ -68,7 +101,8 @@ def ranking(here: Sequence[int], table: Table | None = None) -> list[str]:
 def candidates(device_name: str, p: Problem, table: Table | None = None) -> Iterator[str]:
     """Exact variants to try for a problem, best first; reads extents only, so no value can move the choice.
 
-    Beside the cpu device, whose one kernel serves every shape, the problem carries its plan.
+    Whatever else a table names is passed over. Beside the cpu device, whose one kernel serves every shape,
+    the problem carries its plan.
     """
     if device_name == "cpu":
         yield "exact"
@@ -77,6 +111,6 @@ def candidates(device_name: str, p: Problem, table: Table | None = None) -> Iter
         made = p.plan
         here = (p.G, p.D, made.rows * p.Hq, made.end, made.mean, made.longest_chunk)
         named = made.once(("ranking", p.Hq, p.D), lambda: ranking(here, table))
-        yield from dict.fromkeys((*named, *LAST))
+        yield from (name for name in dict.fromkeys((*named, *LAST)) if may_choose(name, device_name))
     else:
         yield from (name for name in LAST if name not in fast.VARIANTS)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crucible.attention.base import Problem, Variant, fits, longest_chunk
+from crucible.attention.base import Problem, Variant, fits
 from crucible.numerics.contract import K_BLOCK, PAGE_SIZE, WARP
 
 HEAD_DIMS = (64, 128)
@@ -39,7 +39,9 @@ class Tile:
         if p.D not in HEAD_DIMS:
             return f"head_dim {p.D} is none of {', '.join(map(str, HEAD_DIMS))}"
         if self.rows * p.G > MAX_WARPS:
-            return f"{self.rows} rows of {p.G} heads need more than {MAX_WARPS} warps"
+            rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
+            need = "needs" if self.rows == 1 else "need"
+            return f"{rows} of {p.G} heads {need} more than {MAX_WARPS} warps"
         if self.hybrid and (p.k is None or p.v is None):
             return "the call does not pass the packed rows' own K and V"
         return ""
@@ -82,7 +84,7 @@ def launch_tiles(device, p: Problem, tile: Tile, stem: str, shared: int, more: t
     kernel = device.kernel(stem, **tile.defines(p.D))
     k, v = (p.k, p.v) if tile.hybrid else (p.kpool, p.vpool)  # not read unless hybrid
     kernel.launch(
-        grid=(p.Hkv, -(-longest_chunk(device, p) // tile.rows), p.S),
+        grid=(p.Hkv, -(-p.longest // tile.rows), p.S),
         block=WARP * tile.rows * p.G,
         args=(
             *(p.q, p.kpool, p.vpool, p.tables, i32(p.tables.shape[1]), p.desc, k, v),

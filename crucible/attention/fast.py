@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from crucible.attention.base import Problem, Variant
+from crucible.attention.base import Problem, TooLong, Variant
 from crucible.numerics.contract import PAGE_SIZE
 
 GROUPS = range(1, 9)
@@ -214,10 +214,10 @@ def _covers(name: str) -> Callable[[object, Problem], str]:
         if not covers(p.G, p.D):
             return f"it has kernels for 1 to 8 heads a KV head of dimension 64 or 128, not {p.G} of {p.D}"
         if name == "fast-rows" and p.plan.end > ROWS_LIMIT:
-            return f"its histories end at {ROWS_LIMIT} positions, not at {p.plan.end}"
+            return TooLong(f"its histories end at {ROWS_LIMIT} positions, not at {p.plan.end}")
         if not fits(name, device, p.plan.end, p.plan.longest_chunk, p.G, p.D):
             end, limit = p.plan.end, device.shared_limit
-            return f"{end} positions of history do not fit its {limit} bytes of shared memory"
+            return TooLong(f"{end} positions of history do not fit its {limit} bytes of shared memory")
         return ""
 
     return why_not

@@ -5,9 +5,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from crucible.device.checks import expect
 from crucible.errors import InputError
+from crucible.kv.validation import segments
+from crucible.numerics.checks import whole
+from crucible.numerics.contract import PAGE_SIZE
 
 ITEM_ROWS = 255  # an item keeps its row count in 8 bits
+NEEDS = ("packed rows", "page tables", "entries of a page table")  # of Plan.needs
 
 
 def tiles(desc: np.ndarray, rows: int, Hkv: int) -> np.ndarray:
@@ -59,7 +64,8 @@ class Plan:
     @property
     def end(self) -> int:
         """Largest absolute_start + chunk_len: the capacity that every row's history fits."""
-        return int((self.desc[:, 1] + self.desc[:, 2]).max())
+        _, length, start, _ = self.desc.T
+        return int((start + length)[length > 0].max())
 
     @property
     def longest_chunk(self) -> int:
@@ -70,6 +76,17 @@ class Plan:
     def rows(self) -> int:
         """Rows of all segments together."""
         return int(self.desc[:, 1].sum())
+
+    @property
+    def needs(self) -> tuple[int, int, int]:
+        """Packed rows, page tables and entries of a table that a call must have for these descriptors."""
+
+        def make():
+            start, length, absolute, table = self.desc[self.desc[:, 1] > 0].T
+            entries = -(-(absolute + length).max() // PAGE_SIZE)
+            return int((start + length).max()), int(table.max()) + 1, int(entries)
+
+        return self.once("needs", make)
 
     @property
     def mean(self) -> int:
@@ -100,9 +117,33 @@ class Plan:
 
 
 def plan_of(device, desc, Hkv: int) -> Plan:
-    """The plan of descriptors [S][4] on the host (NumPy) or on the device, from where they are read back."""
-    host = desc if isinstance(desc, np.ndarray) else device.download(desc)
-    host = np.array(host[host[:, 1] > 0], np.int32)
-    if not len(host):
+    """The plan of descriptors int32 [S][4] on the host (NumPy) or on the device, which is then read back.
+
+    Hkv is the number of KV heads. InputError for what is no such array, for a negative number, for a packed
+    row of two segments and for descriptors without rows.
+    """
+    expect("desc", desc, np.int32, (None, 4))
+    host = np.array(desc if isinstance(desc, np.ndarray) else device.download(desc))
+    segments(host)
+    if not host[:, 1].any():
         raise InputError("a plan needs at least one segment with rows")
-    return Plan(device, host, int(Hkv))
+    return Plan(device, host, whole("Hkv", Hkv, 1))
+
+
+def check_plan(plan, device, p) -> None:
+    """InputError where `plan` cannot be one of Problem `p` on `device`.
+
+    Only what costs next to nothing is compared. That it was made of p's descriptors is the caller's word.
+    """
+    made = "make it with crucible.attention.plan.plan_of"
+    if not isinstance(plan, Plan):
+        raise InputError(f"plan is {type(plan).__name__}; {made}")
+    if plan.device.name != device.name:
+        raise InputError(f"plan is one of device {plan.device.name}, not of {device.name}; {made} there")
+    if plan.Hkv != p.Hkv:
+        raise InputError(f"plan has items for {plan.Hkv} KV heads, not for {p.Hkv}; {made} for this call")
+    if len(plan.desc) != p.S:
+        raise InputError(f"plan is of {len(plan.desc)} segments, not of {p.S}; {made} of this call's desc")
+    for need, have, what in zip(plan.needs, (p.T, *p.tables.shape), NEEDS, strict=True):
+        if need > have:
+            raise InputError(f"plan needs {need} {what}, the call has {have}; {made} of this call's desc")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from crucible.attention.base import Problem, Variant
+from crucible.attention.base import Problem, TooLong, Variant
 from crucible.attention.native import native
 
 STATIC_SHARED = 48  # bytes that attention_reference.cu declares itself (a test holds them to ptxas)
@@ -15,7 +15,9 @@ def covers(device, p: Problem) -> str:
     limit = (device.shared_limit - STATIC_SHARED) // 4 - p.D
     if p.capacity <= limit:
         return ""
-    return f"a history of {p.capacity} positions does not fit, since shared memory holds {limit} scores"
+    return TooLong(
+        f"a history of {p.capacity} positions does not fit, since shared memory holds {limit} scores"
+    )
 
 
 def arguments(p: Problem) -> tuple:

@@ -2,14 +2,18 @@
 
 import functools
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from crucible.attention import dispatch, fast
-from crucible.attention.base import Launch, Problem, Variant, check
-from crucible.attention.plan import Plan, plan_of
+import numpy as np
+
+from crucible.attention import dispatch
+from crucible.attention.base import Launch, Problem, TooLong, Variant, check
+from crucible.attention.plan import Plan, check_plan
 from crucible.attention.reference import STATIC_SHARED
 from crucible.attention.variants import AUTO, VARIANTS, asked_for, stand_in
-from crucible.errors import NoKernelError, UnsupportedError
+from crucible.errors import InputError, NoKernelError, UnsupportedError
+from crucible.kv.validation import validate_reads
 
 __all__ = [
     "STATIC_SHARED",
@@ -62,41 +66,58 @@ def run(
     q f32 [T][Hq*D] or [T][Hq][D]; kpool, vpool f32 [pages][layers][16][Hkv*D]; tables int32
     [requests][stride]; desc int32 [S][4] = packed_start, chunk_len, absolute_start, table_index, all in
     the device's memory; D a multiple of 32, Hq a multiple of Hkv. `capacity` is at least the largest
-    absolute_start + chunk_len and `longest` the largest chunk_len; without them desc is read back, which
-    waits for the device. `plan` (plan.plan_of) holds the work items of auto and the fast variants, made at
-    every call that lacks it: give one to every layer of a batch, and to what a graph captures. k, v f32
-    [T][Hkv*D], the packed rows' own K and V, are needed by hybrid variants alone. Rows of q that no
-    segment covers are left as they are in `out`.
+    absolute_start + chunk_len: a kernel that sizes its memory by it gives NaN for a row past it. `longest`
+    is at least the largest chunk_len. k, v f32 [T][Hkv*D], the packed rows' own K and V, are needed by
+    hybrid variants alone. Rows of q that no segment covers are left as they are in `out`, and a segment of
+    no rows is passed over.
+
+    Without a `plan`, desc and tables are read back to the host, which waits for the device, and checked
+    before anything is launched: every segment's rows, history and pages must exist, and a row belongs to
+    one segment. With one (plan.plan_of) nothing is read back, and only what costs next to nothing is
+    checked: the caller vouches that the plan was made of this desc and that the pages exist, for kernels
+    trust both. Give one plan to every layer of a batch, and to what a graph captures.
 
     A `variant` that is named is demanded: what it does not cover raises UnsupportedError, a device
     without it NoKernelError. None means CRUCIBLE_PREFILL_ATTN or auto, which fall back to the reference
     where they must; the result's `launch` says so, and a warning is logged once. InputError for
-    malformed arguments and unknown names.
+    malformed arguments, metadata and unknown names.
     """
     asked, demanded = asked_for(variant)
     problem = check(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out, capacity, longest, k, v)
-    if not problem.T or not problem.S:
-        return Result(problem.out, Launch(asked, asked, "nothing to launch"))
-    needs_plan = problem.capacity is None or asked == AUTO or asked in fast.VARIANTS
-    if device.name != "cpu" and (plan is not None or needs_plan):
-        problem = problem.planned(plan or plan_of(device, desc, Hkv))
+    if plan is None:
+        host = _checked(device, problem)
+        if not host[:, 1].any():
+            return Result(problem.out, Launch(asked, asked, "nothing to launch"))
+        plan = Plan(device, host, problem.Hkv)
+    else:
+        check_plan(plan, device, problem)
+    if device.name != "cpu":  # whose kernels need no items
+        problem = problem.planned(plan)
     launch = choose(device, problem, asked, demanded)
     VARIANTS[launch.variant].launchers[device.name](device, problem)
     return Result(problem.out, launch)
 
 
+def _checked(device, p: Problem) -> np.ndarray:
+    """The descriptors on the host, once they and the table entries that they use have passed."""
+    desc = device.download(p.desc)
+    validate_reads(desc, device.download(p.tables), num_pages=p.kpool.shape[0], rows=p.T)
+    longest = int(desc[:, 1].max(initial=0))
+    if p.longest is not None and p.longest < longest:
+        raise InputError(f"longest {p.longest} must be at least {longest}, the rows of the largest segment")
+    return desc
+
+
 def choose(device, problem: Problem, asked: str, demanded: bool) -> Launch:
     """The variant that runs `problem` when `asked` is, or UnsupportedError if it is demanded and cannot."""
     if asked == AUTO:
-        refusals = []
+        refusals: dict[str, str] = {}
         for name in dispatch.candidates(device.name, problem):
             refused = _refusal(device, problem, name)
             if not refused:
-                return Launch(name, asked, "; ".join(refusals))
-            refusals.append(f"{name}: {refused}")
-        raise UnsupportedError(
-            f"no attention variant covers this call on {device.name}: {'; '.join(refusals)}"
-        )
+                return Launch(name, asked, _listed(refusals))
+            refusals[name] = refused
+        raise _none(device, refusals)
     name, reason = stand_in(device.name, asked)
     if device.name not in VARIANTS[name].launchers:
         refused = f"device {device.name} has no such kernel"
@@ -110,16 +131,33 @@ def choose(device, problem: Problem, asked: str, demanded: bool) -> Launch:
     if demanded or name == "reference":
         raise UnsupportedError(
             f"attention variant {asked} does not cover this call on {device.name}: {refused}; "
-            "use auto, the cpu device or a shorter context"
+            f"use {_way_out([refused], 'auto', 'the cpu device')}"
         )
-    refused = f"{asked}: {refused}"
-    _warn(device.name, refused)
     fallback = _refusal(device, problem, "reference")
     if fallback:
-        raise UnsupportedError(
-            f"no attention variant covers this call on {device.name}: {refused}; {fallback}"
-        )
+        raise _none(device, {asked: refused, "reference": fallback})
+    refused = f"{asked}: {refused}"
+    _warn(device.name, refused)
     return Launch("reference", asked, refused)
+
+
+def _none(device, refusals: dict[str, str]) -> UnsupportedError:
+    """The error for a call that no variant covers, by the reasons of those that were tried."""
+    return UnsupportedError(
+        f"no attention variant covers this call on {device.name}: {_listed(refusals)}; "
+        f"use {_way_out(refusals.values(), 'the cpu device')}"
+    )
+
+
+def _listed(refusals: dict[str, str]) -> str:
+    return "; ".join(f"{name}: {refused}" for name, refused in refusals.items())
+
+
+def _way_out(refused: Iterable[str], *ways: str) -> str:
+    """`ways` as a choice, with a shorter context where that would help."""
+    if any(isinstance(one, TooLong) for one in refused):
+        ways = (*ways, "a shorter context")
+    return " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
 
 
 def _refusal(device, problem: Problem, name: str) -> str:

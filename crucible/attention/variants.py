@@ -6,9 +6,11 @@ import os
 from crucible.attention import diagnostics, exact, fast, native, online, reference
 from crucible.attention.base import Variant
 from crucible.errors import InputError
+from crucible.files import brief
 
 ENVIRONMENT = "CRUCIBLE_PREFILL_ATTN"
 AUTO = "auto"
+SHOWN = 60  # characters of an unknown name that its error repeats
 
 # A family is a module with a table VARIANTS; one more family is one more line here.
 VARIANTS: dict[str, Variant] = {
@@ -32,15 +34,15 @@ def names() -> tuple[str, ...]:
 def find(name: str, source: str = "attention variant") -> str:
     """The registry's spelling of `name` (auto stays auto); InputError with the near names if unknown."""
     if not isinstance(name, str):
-        raise InputError(f"{source} {name!r} must be a name; choose auto, reference or exact")
+        raise InputError(f"{source} {brief(name, SHOWN)} must be a name; choose auto, reference or exact")
     if name == AUTO or name in VARIANTS:
         return name
     if name in SHORT:
         return SHORT[name]
-    near = difflib.get_close_matches(name, names(), n=4, cutoff=0.5)
+    near = difflib.get_close_matches(name[:SHOWN].lower(), names(), n=4, cutoff=0.5)
     known = ", ".join(near) if near else "auto, reference, exact, exact-q4-k64 or online-q2-k32"
     hint = f"did you mean {known}" if near else f"choose {known}"
-    raise InputError(f"unknown {source} {name!r}; {hint}{'?' if near else ''}")
+    raise InputError(f"unknown {source} {brief(name, SHOWN)}; {hint}{'?' if near else ''}")
 
 
 def default() -> str:

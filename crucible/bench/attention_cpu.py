@@ -2,6 +2,7 @@
 
 import functools
 
+from crucible.attention.plan import plan_of
 from crucible.attention.run import attention
 from crucible.bench.attention_peers import contiguous, hold
 from crucible.bench.attention_shapes import LAYER, Segments, case
@@ -26,10 +27,9 @@ def run(shapes: dict[str, Segments], rounds: int, threads: int, say=None) -> lis
         if say:
             say(title)
         c = case(segments)
-        out = cpu.empty(c.q.shape)
-        ours = functools.partial(
-            attention, cpu, c.q, c.kpool, c.vpool, c.tables, c.packed.desc, LAYER, c.Hkv, c.D, "auto", out
-        )
+        out, plan = cpu.empty(c.q.shape), plan_of(cpu, c.packed.desc, c.Hkv)
+        paged = (c.kpool, c.vpool, c.tables, c.packed.desc, LAYER, c.Hkv, c.D)
+        ours = functools.partial(attention, cpu, c.q, *paged, "auto", out, plan=plan)
         q, k, v = (torch.from_numpy(x) for x in contiguous(c, repeat=True))
         mask = (
             {"is_causal": True}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from crucible.errors import InputError
+from crucible.files import brief, shown
 
 
 @dataclass(frozen=True)
@@ -21,17 +22,31 @@ class Table:
 
 
 def load(path: Path, table_format: str, point: Callable[..., Any], command: str) -> Table:
-    """The table at `path`, whose points are `point(**fields)`.
+    """The table at `path`, whose points are `point(**fields)`; `point` may refuse fields with InputError.
 
     InputError, which names the `command` that measures anew, when the file is not of `table_format`.
     """
     try:
         body = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(body, dict) or {"format", "provenance", "points"} - set(body):
+            raise ValueError("it must be an object with format, provenance and points")
         if body["format"] != table_format:
-            raise ValueError(f"format {body['format']!r}")
-        return Table(dict(body["provenance"]), tuple(point(**p) for p in body["points"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is not a dispatch table ({error}); run `{command}`") from None
+            raise ValueError(f"format {brief(body['format'])} must be {table_format}")
+        if not isinstance(body["points"], list) or not body["points"]:
+            raise ValueError("points must be a list with at least one")
+        points = tuple(_made(point, i, fields) for i, fields in enumerate(body["points"]))
+        return Table(dict(body["provenance"]), points)
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{shown(path)} is not a dispatch table ({error}); run `{command}`") from None
+
+
+def _made(point: Callable[..., Any], i: int, fields: Any) -> Any:
+    if not isinstance(fields, dict):
+        raise ValueError(f"point {i} is {brief(fields)}; it must be an object")
+    try:
+        return point(**fields)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"point {i}: {error}") from None
 
 
 def save(table: Table, path: Path, table_format: str, kept: int) -> Path:

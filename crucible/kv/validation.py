@@ -39,6 +39,47 @@ def validate(
     _pages(write_start, absolute + length, table, tables, num_pages, owners)
 
 
+def segments(desc) -> tuple[np.ndarray, ...]:
+    """packed_start, chunk_len, absolute_start, table_index int64 [S] of descriptors int32 [S][4].
+
+    A segment of no rows gives zeros. InputError for a negative number, an end past int32, and a packed row
+    of two segments.
+    """
+    held = desc[:, 1] != 0
+    columns = np.where(held, desc.T, 0).astype(np.int64)
+    start, length = columns[:2]
+    if columns.min(initial=0) < 0 or columns.max(initial=0) >= _INT32_LIMIT // 2:  # else no sum overflows
+        _numbers(*columns)
+    order = np.flatnonzero(held)[np.argsort(start[held], kind="stable")]
+    one, next_one = order[:-1], order[1:]
+    clash = start[next_one] < start[one] + length[one]
+    if clash.any():
+        a, b = (int(x[np.argmax(clash)]) for x in (one, next_one))
+        raise InputError(
+            f"segment {b}: packed_start {start[b]} overlaps rows before {start[a] + length[a]}, which are "
+            f"segment {a}'s; a row belongs to one segment"
+        )
+    return tuple(columns)
+
+
+def validate_reads(desc, tables, *, num_pages: int, rows: int) -> None:
+    """Check a packed call that only reads, as attention does, against its page tables.
+
+    Arguments as in `validate`, NumPy arrays of those dtypes and ranks. Segments may come in any order, have
+    no rows, leave rows of the call out and share pages. What a segment of no rows says is not looked at,
+    nor is a table entry past a segment's end.
+    """
+    start, length, absolute, table = segments(desc)
+    if not length.any():
+        return
+    _array("tables", tables, (None, None))
+    requests, stride = tables.shape
+    end = absolute + length
+    _within(start + length, table, rows, requests)
+    _room(end, stride * PAGE_SIZE)
+    _in_pool(*_entries(end, table, tables), table, num_pages)
+
+
 def _array(name: str, array, shape: tuple) -> None:
     wanted = "][".join("any" if n is None else str(n) for n in shape)
     if not isinstance(array, np.ndarray):
@@ -75,18 +116,9 @@ def _extents(start, length, absolute, table, rows, capacity, table_shape) -> Non
         and end.max() <= min(capacity, room)
     ):
         return
-    _refuse(length < 0, lambda i: f"chunk_len {length[i]} is negative; it must be at least 1")
+    _numbers(start, length, absolute, table)
     _refuse(length == 0, lambda i: "chunk_len 0 is empty; leave the segment out")
-    _refuse(start < 0, lambda i: f"packed_start {start[i]} is negative; it must be 0 or more")
-    _refuse(absolute < 0, lambda i: f"absolute_start {absolute[i]} is negative; it must be 0 or more")
-    _refuse(table < 0, lambda i: f"table_index {table[i]} is negative; it must be 0 or more")
-    _refuse(table >= requests, lambda i: f"table_index {table[i]} is past the {requests} page tables")
-    for name, value in (("packed_start", packed_end), ("absolute_start", end)):
-        _refuse(
-            value >= _INT32_LIMIT,
-            lambda i, name=name, value=value: f"{name} + chunk_len = {value[i]} overflows int32",
-        )
-    _refuse(packed_end > rows, lambda i: f"packed rows end at {packed_end[i]}, past the call's {rows} rows")
+    _within(packed_end, table, rows, requests)
     previous = np.concatenate([[0], packed_end[:-1]])
     earlier = np.concatenate([[-1], start[:-1]])
     _refuse(start <= earlier, lambda i: f"packed_start {start[i]} does not ascend from {earlier[i]}")
@@ -95,7 +127,41 @@ def _extents(start, length, absolute, table, rows, capacity, table_shape) -> Non
     if packed_end[-1] != rows:
         raise InputError(f"segments end at row {packed_end[-1]}; they must cover all {rows} rows of the call")
     _refuse(end > capacity, lambda i: f"position end {end[i]} is past the capacity of {capacity} positions")
-    _refuse(end > room, lambda i: f"position end {end[i]} is past the {room} positions of a page table")
+    _room(end, room)
+
+
+def _numbers(start, length, absolute, table) -> None:
+    """No number is negative, no end passes int32."""
+    _refuse(length < 0, lambda i: f"chunk_len {length[i]} is negative; it must be at least 1")
+    _refuse(start < 0, lambda i: f"packed_start {start[i]} is negative; it must be 0 or more")
+    _refuse(absolute < 0, lambda i: f"absolute_start {absolute[i]} is negative; it must be 0 or more")
+    _refuse(table < 0, lambda i: f"table_index {table[i]} is negative; it must be 0 or more")
+    for name, value in (("packed_start", start + length), ("absolute_start", absolute + length)):
+        _refuse(
+            value >= _INT32_LIMIT,
+            lambda i, name=name, value=value: (
+                f"{name} + chunk_len = {value[i]} overflows int32; keep it below {_INT32_LIMIT}"
+            ),
+        )
+
+
+def _within(packed_end, table, rows, requests) -> None:
+    """Every table exists, every packed row too."""
+    _refuse(table >= requests, lambda i: f"table_index {table[i]} is past the {requests} page tables")
+    _refuse(
+        packed_end > rows,
+        lambda i: f"packed rows end at {packed_end[i]}, past the call's {rows} rows; shorten the segment",
+    )
+
+
+def _room(end, room) -> None:
+    _refuse(
+        end > room,
+        lambda i: (
+            f"position end {end[i]} is past the {room} positions of a page table; "
+            "widen the tables or shorten the history"
+        ),
+    )
 
 
 def _same_request(absolute, length, table) -> None:
@@ -116,21 +182,30 @@ def _same_request(absolute, length, table) -> None:
 
 
 def _pages(write_start, end, table, tables, num_pages, owners) -> None:
-    # One entry per page that a segment reads or writes: segment, entry of the table, page.
-    count = (end + PAGE_SIZE - 1) // PAGE_SIZE
-    pages = np.concatenate([tables[i, :n] for i, n in zip(table.tolist(), count.tolist(), strict=True)])
-    segment = np.repeat(np.arange(table.size), count)
-    if pages.min() < 0 or pages.max() >= num_pages:
-        i = int(np.argmax((pages < 0) | (pages >= num_pages)))
-        rule = "is negative" if pages[i] < 0 else f"is past the pool of {num_pages} pages"
-        raise InputError(
-            f"{_place(i, segment, count, table, pages)} {rule}; every entry up to the end must be in the pool"
-        )
+    pages, segment, count = _entries(end, table, tables)
+    _in_pool(pages, segment, count, table, num_pages)
     if np.bincount(pages, minlength=num_pages).max() > 1:
         entry, written = _written(segment, count, write_start)
         _shared(pages, entry, written, table[segment])
     if owners is not None:
         _owned(pages, segment, count, table, write_start, num_pages, owners)
+
+
+def _entries(end, table, tables):
+    """(page, its segment) of every table entry that a segment uses, and the entries of each segment."""
+    count = (end + PAGE_SIZE - 1) // PAGE_SIZE
+    pages = np.concatenate([tables[i, :n] for i, n in zip(table.tolist(), count.tolist(), strict=True)])
+    return pages, np.repeat(np.arange(table.size), count), count
+
+
+def _in_pool(pages, segment, count, table, num_pages) -> None:
+    if pages.min() >= 0 and pages.max() < num_pages:
+        return
+    i = int(np.argmax((pages < 0) | (pages >= num_pages)))
+    rule = "is negative" if pages[i] < 0 else f"is past the pool of {num_pages} pages"
+    raise InputError(
+        f"{_place(i, segment, count, table, pages)} {rule}; every entry up to the end must be in the pool"
+    )
 
 
 def _place(i: int, segment, count, table, pages) -> str:

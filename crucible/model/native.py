@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from crucible.attention.plan import Plan
 from crucible.attention.run import Launch
 from crucible.attention.run import run as attend
 from crucible.attention.variants import default
@@ -24,21 +25,21 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]  # ids, positions [T], descri
 
 @dataclass(frozen=True)
 class _Attention:
-    """Attention by name. `capacity` is at least every row's history, `longest` every slice's rows."""
+    """Attention by name. `capacity` is at least every row's history; the call itself checked its metadata."""
 
     cache: KVCache
     tables: Any
     desc: Any
     variant: str | None
     capacity: int
-    longest: int
+    plan: Plan
     wants_kv: bool = True
 
     def run(self, device, q, k, v, layer: int, out) -> Launch:
         cache, config = self.cache, self.cache.config
         paged = (cache.kpool, cache.vpool, self.tables, self.desc, layer, config.kv_heads, config.head_dim)
-        extents = {"capacity": self.capacity, "longest": self.longest}
-        return attend(device, q, *paged, variant=self.variant, out=out, **extents, k=k, v=v).launch
+        options = {"capacity": self.capacity, "plan": self.plan}
+        return attend(device, q, *paged, variant=self.variant, out=out, **options, k=k, v=v).launch
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,7 @@ class NativeRunner:
         variant: str | None,
     ) -> Ran:
         """One pass with the logits of `rows` int32 [R]."""
-        longest = int(packed.desc[:, 1].max())
-        inputs = self._inputs(step, rows, cache, variant, packed.max_end, longest)
+        inputs = self._inputs(step, rows, cache, variant, packed.max_end)
         logits = self.device.empty((inputs.wanted, self.config.vocab))
         launches = self._pass(self.device, inputs, cache, rope, self.scratch, trace, logits)
         return Ran(logits, None, launches, owned=True)
@@ -94,7 +94,7 @@ class NativeRunner:
         if key in cache.prepared:
             return cache.prepared[key].replay(*step)
         own = tuple(array.copy() for array in step)
-        inputs = self._inputs(own, None, cache, variant, capacity, 1)
+        inputs = self._inputs(own, None, cache, variant, capacity)
         recorder = Recorder(self.device)
         # A recording owns its scratch: growing the shared one must not move its buffers.
         logits = self.device.empty((inputs.wanted, self.config.vocab))
@@ -103,10 +103,12 @@ class NativeRunner:
         cache.prepared[key] = _Prepared(inputs, recorder.calls, ran)
         return ran
 
-    def _inputs(self, step: Arrays, rows, cache: KVCache, variant, capacity: int, longest: int) -> Inputs:
+    def _inputs(self, step: Arrays, rows, cache: KVCache, variant, capacity: int) -> Inputs:
         ids, positions, desc = step
         tables = cache.tables.array
-        attention = _Attention(cache, tables, desc, variant, capacity, longest)
+        # With a plan, no layer checks the descriptors again.
+        plan = Plan(self.device, desc, self.config.kv_heads)
+        attention = _Attention(cache, tables, desc, variant, capacity, plan)
         return Inputs(ids, positions, desc, tables, rows, ids.size if rows is None else rows.size, attention)
 
     def _pass(

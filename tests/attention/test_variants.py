@@ -37,11 +37,21 @@ def test_the_registry_has_36_exact_tiles_and_12_online_diagnostics():
         ("referense", "reference"),
         ("q2-k23", "q2-k32"),
         ("onlin", "online-k"),
+        ("EXACT-Q4-K64", "exact-q4-k64"),
+        ("Reference", "reference"),
     ],
 )
 def test_an_unknown_name_lists_the_near_ones(name, near):
     with pytest.raises(InputError, match=f"unknown attention variant '{name}'; did you mean .*{near}"):
         variants.find(name)
+
+
+def test_a_long_name_is_repeated_in_part():
+    for name in ("a" * 500, "exact\n" * 100, b"b" * 500):
+        with pytest.raises(InputError) as found:
+            variants.find(name)
+        assert "\n" not in str(found.value) and len(str(found.value)) < 200
+        assert "…" in str(found.value)
 
 
 def test_the_short_spelling_of_an_online_diagnostic_is_the_same_variant():
@@ -84,6 +94,39 @@ def test_a_demanded_variant_is_refused_where_it_does_not_cover_the_call():
         launch("simt", "exact", capacity=4000)
     with pytest.raises(NoKernelError, match="hardware-exp on device cpu"):
         launch("cpu", "hardware-exp")
+
+
+@pytest.mark.parametrize(
+    ("variant", "geometry", "options", "way_out"),
+    [
+        ("exact", Geometry(4, 1, 96), {}, "none of 64, 128; use auto or the cpu device"),
+        (
+            "exact-q1-k16",
+            Geometry(33, 1, 64),
+            {},
+            "1 row of 33 heads needs .* use auto or the cpu device",
+        ),
+        ("fast-t32", Geometry(9, 1, 64), {}, "not 9 of 64; use auto or the cpu device"),
+        ("exact", GEOMETRY, {"capacity": 4000}, "use auto, the cpu device or a shorter context"),
+        ("reference", GEOMETRY, {"capacity": 60000}, "use auto, the cpu device or a shorter context"),
+        ("auto", Geometry(9, 1, 64), {"capacity": 60000}, "scores; use the cpu device or a shorter context"),
+    ],
+)
+def test_a_refusal_ends_with_a_way_out_that_helps(variant, geometry, options, way_out):
+    with pytest.raises(UnsupportedError, match=f"{way_out}$"):
+        launch("simt", variant, geometry, **options)
+
+
+def test_the_way_out_helps():
+    assert launch("cpu", "auto", Geometry(9, 1, 64), capacity=60000).launch.variant == "exact"
+    assert launch("simt", "auto", Geometry(9, 1, 64)).launch.variant == "reference"
+    assert launch("simt", "auto", GEOMETRY, capacity=60000).launch.variant.startswith("fast-")
+
+
+def test_a_preferred_variant_that_nothing_can_stand_in_for_is_refused_with_a_way_out(monkeypatch):
+    monkeypatch.setenv(variants.ENVIRONMENT, "exact")
+    with pytest.raises(UnsupportedError, match=r"exact: .*; reference: .*; use the cpu device or a shorter"):
+        launch("simt", None, Geometry(9, 1, 64), capacity=60000)
 
 
 def test_a_preferred_variant_falls_back_to_the_reference_in_sight(monkeypatch, caplog):

@@ -119,6 +119,7 @@ def test_a_history_that_does_not_fit_is_refused_with_the_limit():
     case = load_case("g4_d64")
     limit = (simt.shared_limit - STATIC_SHARED) // 4 - 64
     case.desc = np.array([(0, 1, limit, 0)], np.int32)
+    case.tables = np.zeros((1, limit // 16 + 1), np.int32)
     with pytest.raises(UnsupportedError, match=f"history of {limit + 1} positions .* holds {limit} scores"):
         case.run(simt)
 

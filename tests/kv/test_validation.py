@@ -11,7 +11,7 @@ from crucible.errors import InputError
 from crucible.kv.pool import PagePool
 from crucible.kv.slices import Slice, pack
 from crucible.kv.table import PageTables
-from crucible.kv.validation import validate
+from crucible.kv.validation import validate, validate_reads
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 
@@ -158,6 +158,53 @@ def test_full_pages_may_be_shared_while_nobody_writes_them():
     validate(**call)
 
 
+# What a call that only reads, by descriptors of any order, is free to do.
+FREE = (
+    *("zero length", "rows uncovered at the end", "rows skipped", "first row not 0", "past capacity"),
+    *("page twice in one table", "page owned twice", "written page read by another", "positions overlap"),
+)
+READS = (
+    *("tables empty", "negative length", "negative packed start", "negative position", "negative table"),
+    *("table out of range", "packed overflow", "position overflow", "rows past the call"),
+    *("past the table", "negative page", "page past the pool"),
+)
+
+
+def reading(kind: str) -> dict:
+    """A malformed call as `validate_reads` is given it."""
+    call = good()
+    MALFORMED[kind][0](call)
+    return {name: call[name] for name in ("desc", "tables", "num_pages", "rows")}
+
+
+@pytest.mark.parametrize("kind", READS)
+def test_a_call_that_only_reads_is_refused_by_the_same_sentence(kind):
+    with pytest.raises(InputError, match=MALFORMED[kind][1]):
+        validate_reads(**reading(kind))
+
+
+@pytest.mark.parametrize("kind", FREE)
+def test_a_call_that_only_reads_may_do_what_harms_no_reader(kind):
+    validate_reads(**reading(kind))
+
+
+def test_a_packed_row_has_one_segment_in_whatever_order_they_come():
+    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
+        call = reading("rows overlap")
+        call["desc"] = call["desc"][list(order)]
+        with pytest.raises(InputError, match=r"packed_start 4 overlaps rows before 5.* one segment"):
+            validate_reads(**call)
+
+
+def test_entries_of_a_segment_without_rows_are_never_looked_at():
+    call = reading("zero length")
+    call["desc"][1] = -5, 0, -5, 99
+    validate_reads(**call)
+    call["desc"][1, 1] = 1
+    with pytest.raises(InputError, match="segment 1: packed_start -5 is negative"):
+        validate_reads(**call)
+
+
 @pytest.mark.parametrize("name", ["attention_g3_d64", "attention_long_g3_d64", "attention_subnormal_g8_d128"])
 def test_read_only_calls_may_share_every_page(name):
     z = np.load(VECTORS / f"{name}.npz")
@@ -184,3 +231,4 @@ def test_whatever_the_pool_and_packing_give_is_valid(extents, seed):
     packed = pack([Slice(i, start, length) for i, (start, length) in enumerate(extents)])
     call = {"num_pages": num_pages, "rows": packed.rows, "capacity": 128, "owners": owners}
     validate(packed.desc, tables.array, **call)
+    validate_reads(packed.desc[::-1], tables.array, num_pages=num_pages, rows=packed.rows)
