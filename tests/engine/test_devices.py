@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from crucible import device as devices
+from crucible.attention import run as attention
 from crucible.engine.engine import Engine
 from crucible.engine.events import RequestError
 from crucible.engine.loop import Loop
@@ -81,6 +82,7 @@ def test_a_history_that_the_chosen_variant_does_not_cover_stops_nobody(make_mode
     ]
     alone = [generate(judge, one.prompt, max_tokens=6, ignore_eos=True).tokens for one in work]
     monkeypatch.setenv("CRUCIBLE_PREFILL_ATTN", "fast-rows")
+    attention._warn.cache_clear()  # said once a process
     with Engine(model, Limits(pages=24)) as engine:
         assert [result.tokens for result in engine.generate(work)] == alone
         assert engine.generate(work[:1])[0].tokens == alone[0]
