@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -37,6 +39,7 @@ from crucible.report import cases, tiles
 from crucible.report.excerpts import excerpt
 from crucible.report.notebooks import root
 from crucible.report.plots import shapes as shape_plots
+from crucible.report.plots import stages as stage_plots
 from crucible.report.plots import tiles as plots
 from crucible.report.plots.style import show
 from crucible.report.tables import table
@@ -54,6 +57,7 @@ variants = [
 ]  # exact variants held to the reference on simt: tiles, and fast ones
 online_length = 400  # rows of the request on which online softmax is compared
 gpu_record = "outputs/h200/attention.json"  # measured times; a path from the checkout's root
+stage_record = "outputs/h200/bench.json"  # the stages of a pass; a path from the checkout's root
 live = False  # measure the 25 shapes now, on this machine's GPU, instead of reading gpu_record
 rounds = 5  # trials of a live measurement
 output_dir = ""  # folder for this run's evidence record; empty: the record is only shown
@@ -264,6 +268,25 @@ if decode is None:
 else:
     caption = f"One row a request over 1,000 positions, on {decode.where}; heads / KV heads / head_dim."
     show(shape_plots.times(decode.samples), caption)
+
+# %% [markdown]
+# ## What is left of a pass
+#
+# With attention this short, where does a whole pass spend its time? CUDA events stand around every stage of
+# the synthetic model of 12 layers. An interval with nothing in it takes time too, and each stage pays for one
+# in every layer, so short stages look longer than they are inside a graph.
+
+# %%
+profiles = stage_plots.profiles(root() / stage_record)
+if not profiles:
+    print(f"No stage profile in {stage_record}; crucible bench model --device cuda --stages makes one.")
+else:
+    empty = max(one[stage_plots.EMPTY] for one in profiles.values())
+    caption = (
+        "Share of each stage in a pass, by events; requests x rows, in f32 and int8. "
+        f"An empty interval shows up to {empty:.0f} µs."
+    )
+    show(stage_plots.stages(profiles), caption)
 
 # %% [markdown]
 # ## What we know now
