@@ -30,9 +30,9 @@ def test_an_option_of_another_kind_of_run_is_refused(crucible, options, said):
     [
         (run, idle)
         for run, options in (
-            (("--full",), ("--shape", "--variant", "--heads", "--flex", "--threads", "--table")),
-            (("--tune",), ("--shape", "--variant", "--heads", "--flex", "--json", "--part", "--full")),
-            (("--counters", "c.json"), ("--shape", "--json", "--rounds", "--table")),
+            (("--full",), ("--shape", "--variant", "--heads", "--flex")),
+            (("--tune",), ("--shape", "--variant", "--json", "--full")),
+            (("--counters", "c.json"), ("--json",)),
         )
         for idle in options
     ],
