@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from crucible.attention import exact, online
+from crucible.attention import exact, fast, online
 from crucible.attention.run import VARIANTS, run
 from crucible.attention.variants import stand_in
 from crucible.device.dry import Dry
@@ -28,6 +28,8 @@ QUICK_WIDE = (
     *("exact-q1-k16-hybrid-cache", "exact-q2-k32", "exact-q4-k64", "exact-q4-k16-cache"),
     *("exact-q1-k64-hybrid", "online-q2-k32-hybrid-cache", "online-q4-k64"),
 )
+# The quick part runs one of these at each random geometry, all of them in its cases: every one is a build.
+QUICK_TURNS = tuple(name for name in fast.TILES if VARIANTS[name].ablation)
 
 
 def gated(device_name: str) -> tuple[list[str], list[str]]:
@@ -125,8 +127,15 @@ class TensorGate:
         return out
 
     def _names(self, plan: Plan) -> list[str]:
-        wide = plan.geometry.D != 64 and self.quick
-        return [n for n in self.variants if not wide or n in QUICK_WIDE or n not in tiles_of_seed()]
+        if not self.quick:
+            return self.variants
+        names = self.variants
+        if plan.geometry.D != 64:
+            names = [n for n in names if n in QUICK_WIDE or n not in tiles_of_seed()]
+        if plan in self.geometries:
+            turn = QUICK_TURNS[self.geometries.index(plan) % len(QUICK_TURNS)]
+            names = [n for n in names if n == turn or n not in QUICK_TURNS]
+        return names
 
     def _count(self, section: str, name: str, plan: Plan, expected, actual, tolerant: bool) -> None:
         tally = self.tallies.setdefault((section, name), Tally())

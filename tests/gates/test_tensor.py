@@ -52,6 +52,20 @@ def test_random_geometry_draws_every_group_size_and_head_dim():
     assert quick == {(G, D) for G in range(1, 9) for D in (64, 128)}
 
 
+def test_the_quick_part_runs_every_variant_and_every_geometry():
+    gate = TensorGate(get("simt"), quick=True)
+    ran = {plan: gate._names(plan) for plan in gate.plans + gate.geometries}
+    assert all(ran[plan] == gate.variants for plan in gate.plans)
+    for name in gate.exact:
+        dims = {p.geometry.D for p in gate.geometries if name in ran[p]}
+        groups = {p.geometry.G for p in gate.geometries if name in ran[p]}
+        assert dims == {64, 128} or name in tensor.tiles_of_seed(), name
+        assert len(groups) >= 5, name
+    assert {len(set(ran[p]) & set(tensor.QUICK_TURNS)) for p in gate.geometries} == {1}
+    whole = TensorGate(get("simt"))
+    assert all(whole._names(p) == whole.variants for p in whole.geometries)
+
+
 def test_fuzz_covers_every_content_and_layout_and_is_a_function_of_the_seed():
     plans = tensor_cases.fuzz(SEED)
     assert {p.content for p in plans} == set(CONTENTS)
