@@ -12,6 +12,7 @@ HEADS = "12/3/64"
 
 @app.command(epilog="Example:\n\n  crucible bench attention --device cuda --shape 4x256 --shape 2x512")
 def attention(
+    context: typer.Context,
     device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cpu",
     shape: Annotated[
         list[str] | None, typer.Option(help="A shape; repeatable, default all 25 (cpu: two of them).")
@@ -41,25 +42,17 @@ def attention(
 
     if device not in ("cuda", "cpu"):
         raise InputError(f"attention is timed on cuda or cpu, not on {device!r}")
+    _refuse_idle(context, device, tune, full, counters is not None)
     if tune:
-        _tune(device, table, rounds)
+        _tune(table, rounds)
         return
-    if (full or counters) and device != "cuda":
-        raise InputError("--full and --counters measure a GPU; add --device cuda")
     if full or counters:
         if full:
             _full(rounds, peers, part or (), json)
         if counters:
             save_counters("attention", "crucible.bench.attention_workloads:workloads", counters)
         return
-    if part:
-        raise InputError("--part names a part of --full; add --full")
     if device == "cpu":
-        if variant or flex or not peers or heads != HEADS:
-            raise InputError(
-                f"--variant, --flex, --no-peers and --heads are for --device cuda; cpu times auto at {HEADS} "
-                "beside torch"
-            )
         count = thread_count(threads)
         shapes = attention_shapes.chosen(shape or attention_cpu.SHAPES)
         outcomes = attention_cpu.run(shapes, rounds, count, say)
@@ -79,6 +72,39 @@ def attention(
     typer.echo(bench.summary(outcomes))
     if json is not None:
         typer.echo(f"record: {_record(outcomes, heads, json)}")
+
+
+# What each kind of run reads besides --device, and the flag that asks for it.
+READ = {
+    "--tune": ("tune", "table", "rounds"),
+    "--full": ("full", "part", "rounds", "peers", "json"),
+    "--counters": ("counters",),
+    "cuda": ("shape", "variant", "heads", "flex", "peers", "rounds", "json"),
+    "cpu": ("shape", "rounds", "threads", "json"),
+}
+OTHER = {"cuda": "cpu", "cpu": "cuda"}
+
+
+def _refuse_idle(context: typer.Context, device: str, tune: bool, full: bool, counters: bool) -> None:
+    """InputError for an option that this run would not read."""
+    from crucible.errors import InputError
+
+    flags = ["--tune"] if tune else ["--full"] * full + ["--counters"] * counters
+    if flags and device != "cuda":
+        raise InputError(f"{flags[0]} measures a GPU; add --device cuda")
+    runs = flags or [device]
+    for option, value in context.params.items():
+        given = context.get_parameter_source(option).name == "COMMANDLINE"
+        off = value is False and option in ("tune", "full")
+        if not given or off or option == "device" or any(option in READ[run] for run in runs):
+            continue
+        name = "--no-peers" if value is False else f"--{option}"
+        owner = next(run for run, read in READ.items() if option in read)
+        if flags:
+            raise InputError(f"{name} does nothing with {' and '.join(flags)}; leave out one of them")
+        if owner in OTHER or option == "peers":
+            raise InputError(f"{name} does nothing on {device}; leave it out or use --device {OTHER[device]}")
+        raise InputError(f"{name} does nothing without {owner}; add {owner} or leave {name} out")
 
 
 def _record(outcomes: list, heads: str, path: Path) -> Path:
@@ -110,12 +136,9 @@ def _geometry(text: str) -> tuple[int, int, int]:
     return tuple(int(p) for p in parts)
 
 
-def _tune(device: str, table: Path | None, rounds: int) -> None:
+def _tune(table: Path | None, rounds: int) -> None:
     from crucible.attention import dispatch
     from crucible.bench import attention_tune
-    from crucible.errors import InputError
 
-    if device != "cuda":
-        raise InputError("auto's table is measured on a GPU; add --device cuda")
     path = dispatch.save(attention_tune.tune(rounds, say), table or dispatch.TABLE)
     typer.echo(f"table: {path}")

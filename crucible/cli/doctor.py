@@ -6,6 +6,8 @@ from typing import Any
 
 import typer
 
+from crucible.cli.doctor_attention import attention
+
 
 def _software() -> dict[str, Any]:
     import platform
@@ -135,29 +137,6 @@ def _resources(stem: str, arch: str) -> str:
     return "; ".join(shown)
 
 
-def _attention() -> dict[str, Any]:
-    """What attention runs by default, which variants a device has, and what they do not cover."""
-    import os
-
-    from crucible.attention import dispatch, exact
-    from crucible.attention.variants import ENVIRONMENT, VARIANTS, default
-
-    chosen = default()
-    found = {"default": f"{chosen} (from {ENVIRONMENT})" if os.environ.get(ENVIRONMENT) else chosen}
-    for name in ("cpu", "simt", "cuda"):
-        here = [v for v in VARIANTS.values() if name in v.launchers]
-        kept = sum(v.exact for v in here)
-        found[name] = f"{kept} exact variants, {len(here) - kept} diagnostics"
-    made = dispatch.load().provenance
-    found["auto"] = f"chosen by a table measured on {made['device']}, {made['taken_at']}"
-    dims = " and ".join(map(str, exact.HEAD_DIMS))
-    found["falls back"] = (
-        f"exact tiles to the reference at other head_dims than {dims}, past {exact.MAX_WARPS} "
-    )
-    found["falls back"] += "warps a block, and past a block's shared memory; a call's result says so"
-    return found
-
-
 def _caches() -> dict[str, Any]:
     from crucible.device.cache import cache_dir
 
@@ -197,7 +176,7 @@ SECTIONS: dict[str, tuple[Callable[[], dict[str, Any]], ...]] = {
     "machine": (_machine, _compiler),
     "gpu": (_gpu, _nvrtc),
     "kernels": (_kernels,),
-    "attention": (_attention,),
+    "attention": (attention,),
     "caches": (_caches,),
     "models": (_models,),
 }

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from crucible.gates import tensor_contents
 from crucible.gates.tensor_cases import Plan, resplit
 from crucible.kv.slices import Slice, pack
 from crucible.numerics import inputs
@@ -68,35 +69,6 @@ def _window(seed: int, stream: int, shape: tuple[int, ...]) -> np.ndarray:
     return part.reshape(shape).copy()
 
 
-def _contents(plan: Plan, q, keys: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> None:
-    """Change q [T][Hq][D] and each request's K and V [n][Hkv][D] in place into what the plan asks for."""
-    q *= np.float32(plan.factor)
-    scale = np.sqrt(np.float32(plan.geometry.D))
-    for request, (k, v) in enumerate(zip(keys, values, strict=True)):
-        n = len(k)
-        ramp = (np.arange(n, dtype=np.float32) / np.float32(max(n, 8)))[:, None, None]
-        if plan.content == "groups":
-            v += np.arange(v.shape[1], dtype=np.float32)[:, None] * 10
-        elif plan.content in ("ascending", "descending"):
-            k *= np.float32(0.05)
-            k += (ramp if plan.content == "ascending" else 1 - ramp) * 20 / scale
-        elif plan.content == "spikes":
-            k[:: max(n // 5, 1)] *= np.float32(12)
-        elif plan.content == "zeros":
-            if request == 0 and len(keys) > 1:
-                k[...], v[::2], v[1::2] = 0, 0.0, -0.0
-            else:
-                k[1::3] *= np.float32(12)
-                v[2::4] = -0.0
-        elif plan.content == "subnormals":
-            v *= np.float32(2.0**-135)
-            k[::2] *= np.float32(2.0**-80)
-    if plan.content in ("ascending", "descending"):
-        q[...] = np.abs(q)
-    if plan.content == "subnormals":
-        q[..., ::2] *= np.float32(2.0**-70)
-
-
 def make(plan: Plan) -> Case:
     """The arrays of a plan, a pure function of it."""
     geometry, packed = plan.geometry, pack(plan.slices)
@@ -108,7 +80,7 @@ def make(plan: Plan) -> Case:
     q = _window(plan.seed, _QUERY, (packed.rows, geometry.G * Hkv, D))
     keys = [_window(plan.seed, _KEY + 4 * r + 4, (end, Hkv, D)) for r, end in enumerate(ends)]
     values = [_window(plan.seed, _VALUE + 4 * r + 4, (end, Hkv, D)) for r, end in enumerate(ends)]
-    _contents(plan, q, keys, values)
+    tensor_contents.fill(plan, q, keys, values)
     pages = 2 + sum(counts) + 2
     kpool = np.full((pages, LAYERS, PAGE_SIZE, Hkv * D), np.nan, np.float32)
     vpool = np.full_like(kpool, np.nan)

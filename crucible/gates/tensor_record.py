@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from crucible.evidence.environment import capture
 from crucible.evidence.record import Record
-from crucible.gates.mutants import Caught
+from crucible.gates.mutants import MUTANTS, Caught
 from crucible.gates.tensor import TensorGate
 from crucible.gates.tensor_tally import ABSOLUTE, RELATIVE, Tally
 
@@ -101,10 +101,11 @@ def _per_variant(gate: TensorGate, name: str) -> dict[str, str]:
 
 def _mutants(mutants: Sequence[Caught], environment) -> Record:
     alive = [m.mutant for m in mutants if not m.checks]
+    kinds = len({MUTANTS[m.mutant].variant for m in mutants})
     return Record(
         kind=f"{KIND}: mutants",
-        claim="each wrong version of the exact kernel is caught",
-        compared=f"{len(mutants)} mutants of attention_exact.cu on simt, by the checks of the gate",
+        claim="each wrong version of an exact kernel is caught",
+        compared=f"{len(mutants)} mutants of {kinds} exact variants on simt, by the checks of the gate",
         verdict="fail" if alive else "pass",
         facts={m.mutant: "; ".join(m.checks) or "not caught" for m in mutants},
         not_claimed=("that no other mistake could pass",),

@@ -99,7 +99,7 @@ def test_a_record_a_part_with_the_copy_bandwidth_and_every_sample():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--full"], "error: --full and --counters measure a GPU; add --device cuda"),
+        (["--full"], "error: --full measures a GPU; add --device cuda"),
         (["--device", "simt"], "error: attention is timed on cuda or cpu, not on 'simt'"),
     ],
 )

@@ -316,20 +316,3 @@ def test_a_compiler_that_does_not_work_is_refused_and_none_is_tried_in_its_place
         monkeypatch.setenv("CXX", named)
         with pytest.raises(UnavailableError, match="no working C"):
             compiler.__wrapped__()
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--heads", "9/3/64"], "--heads are for --device cuda"),
-        (["--variant", "exact"], "--variant"),
-        (["--no-peers"], "--no-peers"),
-        (["--part", "attention"], "add --full"),
-        (["--json", "README.md/x.json"], "is not a folder"),
-    ],
-)
-def test_an_option_that_would_do_nothing_is_refused_before_anything_is_timed(crucible, options, said):
-    code, out, err = crucible(
-        *["bench", "attention", "--device", "cpu", "--shape", "single-1", "--rounds", "1"], *options
-    )
-    assert code == 2 and said in err and not out
