@@ -266,9 +266,10 @@ def sources(G: int, D: int) -> list[tuple[str, dict[str, int]]]:
     found += [("attention_fast_rows", geometry | {"CAPACITY": capacity}) for capacity in (64, ROWS_LIMIT)]
     steps = ("scores", "decode", "weights", "values")
     rows = {1, 2, 4, 16 // G, 32 // G}
+    most = {"decode": 16}  # distributions of a block
     return found + [
         (f"attention_fast_{step}", geometry | {"DISTS": r * G})
         for r in sorted(rows)
         for step in steps
-        if r * G <= 32
+        if r * G <= most.get(step, 32)
     ]
