@@ -111,8 +111,15 @@ class Card:
     def fingerprint(self, sampler: str = "inverse-cdf") -> str:
         """Names all that decides a request's tokens but the request: two services with equal fingerprints
         give equal tokens to equal requests with equal seeds, whatever machine or device they run on."""
-        own = {"foreign": self.foreign} if self.foreign else {}
-        return "fp_" + _sha256({**self._identity, **own, "sampler": sampler})[:24]
+        made = self._fingerprints
+        if sampler not in made:
+            own = {"foreign": self.foreign} if self.foreign else {}
+            made[sampler] = "fp_" + _sha256({**self._identity, **own, "sampler": sampler})[:24]
+        return made[sampler]
+
+    @functools.cached_property
+    def _fingerprints(self) -> dict[str, str]:
+        return {}
 
     @functools.cached_property
     def _identity(self) -> dict[str, object]:

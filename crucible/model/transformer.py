@@ -33,9 +33,9 @@ __all__ = ["Chosen", "Trace", "Transformer", "check_ids"]
 def check_ids(ids: Sequence[int] | np.ndarray, vocab: int) -> np.ndarray:
     """The token ids as int32 [T]; InputError naming the first that is no integer in [0, vocab)."""
     array = whole_array("token ids", ids)
-    outside = np.flatnonzero((array < 0) | (array >= vocab))
-    if outside.size:
-        at = int(outside[0])
+    outside = (array < 0) | (array >= vocab)
+    if outside.any():
+        at = int(outside.argmax())
         raise InputError(f"token id {array[at]} at position {at} is outside the vocabulary of {vocab}")
     return array.astype(np.int32)
 
