@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
 
 from crucible.engine.events import EngineStopped, QueueFull, RequestError, Result, Token
 from crucible.engine.handle import Handle, Listener
@@ -14,6 +14,7 @@ from crucible.engine.request import Checked, Request, as_request, check
 from crucible.engine.runner import ModelRunner, Runner
 from crucible.engine.scheduler import Limits
 from crucible.engine.stats import Stats
+from crucible.errors import UnavailableError
 from crucible.model.model import Model
 from crucible.model.tokenizer import StreamDecoder
 
@@ -62,11 +63,26 @@ class Engine:
 
         Errors as `submit`. The handles are for cancelling only: their events go to the listener.
         """
-        jobs = [(key, checked, StreamDecoder(self.model.tokenizer)) for key, checked in requests]
+        (made,) = self.submit_lots([requests], listener)
+        if isinstance(made, UnavailableError):
+            raise made
+        return made
+
+    def submit_lots(
+        self, lots: Iterable[Sequence[tuple[Hashable, Checked]]], listener: Listener
+    ) -> list[list[Handle] | UnavailableError]:
+        """What `submit_all` returns or raises for each of the lots, which come between the same two steps."""
+        tokenizer, made = self.model.tokenizer, []
+        ready = [[(key, checked, StreamDecoder(tokenizer)) for key, checked in lot] for lot in lots]
         with self._lock:
-            self._refuse_if_stopped()
-            self._refuse_if_full(len(jobs))
-            return [self._enqueue(checked, decoder, listener, key) for key, checked, decoder in jobs]
+            for lot in ready:
+                try:
+                    self._refuse_if_stopped()
+                    self._refuse_if_full(len(lot))
+                    made.append([self._enqueue(one, decoder, listener, key) for key, one, decoder in lot])
+                except UnavailableError as refused:
+                    made.append(refused)
+        return made
 
     def check(self, request: Request | str | Sequence[int], **changes) -> Checked:
         """The request as it would run, or InputError; nothing is submitted."""
