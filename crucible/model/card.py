@@ -12,7 +12,7 @@ from crucible.model.checkpoint import Checkpoint
 from crucible.model.config import ModelConfig
 from crucible.model.fetch import SOURCES, models_dir, sha256
 from crucible.model.tokenizer import Tokenizer, decode
-from crucible.model.transformer import check_ids
+from crucible.model.transformer import listed_ids
 from crucible.numerics.contract import CONTRACT_VERSION
 
 
@@ -106,7 +106,7 @@ class Card:
 
     def decode(self, tokens) -> str:
         """Text of token ids; InputError for one outside the vocabulary."""
-        return decode(self.tokenizer, check_ids(tokens, self.config.vocab).tolist())
+        return decode(self.tokenizer, listed_ids(tokens, self.config.vocab))
 
     def fingerprint(self, sampler: str = "inverse-cdf") -> str:
         """Names all that decides a request's tokens but the request: two services with equal fingerprints
