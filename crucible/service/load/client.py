@@ -16,6 +16,7 @@ from crucible.service.load.target import Target
 
 Result = TypeVar("Result")
 LONGEST = 600.0  # seconds that one request may take
+_SETTLED = 0.02  # seconds after which a server has accepted what the kernel had connected for it
 
 
 @dataclass(eq=False)
@@ -37,14 +38,16 @@ async def run(
 ) -> list[Sample]:
     """Samples of all requests of a burst, in the order of `asks`; each goes into `log` when it ends.
 
-    Connections of requests that are due at once are opened before the first of them is sent, so that no
-    handshake lies between two. A request that fails is a sample with its error; the others go on.
+    Connections of requests that are due at once are opened before the first of them is sent, and the server
+    has a moment to take them in, so that no handshake lies between two. A request that fails is a sample with
+    its error; the others go on.
     """
     watched = {ask.after[0] for ask in asks if ask.after}
     calls = [_Call(to, ask, burst, warmup, i in watched) for i, ask in enumerate(asks)]
     first = [call for call in calls if call.at_once]
     try:
         await asyncio.gather(*(call.open() for call in first))
+        await asyncio.sleep(_SETTLED)
         start = time.perf_counter()
         for call in first:
             call.send(start)
