@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from crucible.engine.engine import Engine
+from crucible.engine.scheduler import Limits
 from crucible.service import answers
 from crucible.service.app import create_app
 from crucible.service.backend import LocalBackend
@@ -12,25 +14,21 @@ from crucible.service.direct import Direct
 from crucible.service.route import StrictRoute
 from crucible.service.state import Settings
 
-HI = [{"role": "user", "content": "hi"}]
+HI = {"messages": [{"role": "user", "content": "hi"}], "temperature": 0}
 HEADED = ((b"anthropic-version", b"2023-06-01"),)
 # (path, body, more headers): a good request of every face, and one for every kind of refusal.
 ASKED = {
     "generate": ("/v1/generate", {"prompt": "hi", "max_tokens": 2}, ()),
     "streamed": ("/v1/generate", {"prompt": "hi", "max_tokens": 2, "stream": True}, ()),
     "tokenize": ("/v1/tokenize", {"text": "hi"}, ()),
-    "chat": ("/v1/chat/completions", {"model": "tiny", "messages": HI, "max_tokens": 2, "seed": 3}, ()),
-    "messages": (
-        "/v1/messages",
-        {"model": "tiny", "messages": HI, "max_tokens": 2, "temperature": 0},
-        HEADED,
-    ),
-    "headless": ("/v1/messages", {"model": "tiny", "messages": HI, "max_tokens": 2}, ()),
+    "chat": ("/v1/chat/completions", {"model": "tiny", **HI, "max_tokens": 2, "seed": 3}, ()),
+    "messages": ("/v1/messages", {"model": "tiny", **HI, "max_tokens": 2}, HEADED),
+    "headless": ("/v1/messages", {"model": "tiny", **HI, "max_tokens": 2}, ()),
     "not_json": ("/v1/generate", b"{", ()),
     "array": ("/v1/messages", b"[]", HEADED),
     "unknown_field": ("/v1/generate", {"prompt": "hi", "colour": 1}, ()),
     "deep_field": ("/v1/chat/completions", {"model": "tiny", "messages": [{"role": "user"}]}, ()),
-    "wrong_value": ("/v1/messages", {"model": "tiny", "messages": HI, "max_tokens": 0}, HEADED),
+    "wrong_value": ("/v1/messages", {"model": "tiny", **HI, "max_tokens": 0}, HEADED),
     "other_model": ("/v1/completions", {"model": "large", "prompt": "hi"}, ()),
     "engine_rule": ("/v1/generate", {"prompt": [999999]}, ()),
 }
@@ -43,9 +41,6 @@ def app(engine_of_tiny):
 
 @pytest.fixture(scope="module")
 def engine_of_tiny(tiny):
-    from crucible.engine.engine import Engine
-    from crucible.engine.scheduler import Limits
-
     with Engine(tiny, Limits(pages=64)) as engine:
         yield engine
 
@@ -69,8 +64,9 @@ def ask(app, path: str, body, headers=(), root: str = "") -> tuple[int, dict, by
             sent.append(message)
 
         scope = {
-            "type": "http", "method": "POST", "path": root + path, "raw_path": path.encode(), "root_path": root,
-            "query_string": b"", "http_version": "1.1", "scheme": "http", "server": ("t", 1), "client": ("t", 2),
+            "type": "http", "http_version": "1.1", "scheme": "http", "server": ("t", 1), "client": ("t", 2),
+            "method": "POST", "root_path": root, "path": root + path, "raw_path": path.encode(),
+            "query_string": b"",
             "headers": [(b"content-type", b"application/json"), *headers],
         }  # fmt: skip
         await app(scope, receive, send)
@@ -80,7 +76,7 @@ def ask(app, path: str, body, headers=(), root: str = "") -> tuple[int, dict, by
 
 
 def told(answer: tuple[int, dict, bytes]):
-    """An answer without what differs between two equal requests: ids, times, cached rows."""
+    """An answer without what differs between two equal requests: ids, times, rows that were cached."""
     status, headers, body = answer
     own = headers[b"x-request-id"].removeprefix(b"req_")
     lines = []
@@ -93,9 +89,7 @@ def told(answer: tuple[int, dict, bytes]):
         for name in ("timings", "created"):
             value.pop(name, None)
         if isinstance(value.get("usage"), dict):
-            value["usage"] = {
-                k: v for k, v in value["usage"].items() if "cache" not in k and "detail" not in k
-            }
+            value["usage"] = {k: v for k, v in value["usage"].items() if k.endswith("_tokens")}
         lines.append((head, value))
     names = sorted(name for name in headers if name != b"content-length")
     return status, names, headers.get(b"content-type"), lines
