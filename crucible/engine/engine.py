@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
 
 from crucible.engine.events import EngineStopped, QueueFull, RequestError, Result, Token
-from crucible.engine.handle import Handle, Listener
+from crucible.engine.handle import Handle, Listener, wake
 from crucible.engine.job import Job
 from crucible.engine.loop import Event, Loop
 from crucible.engine.request import Checked, Request, as_request, check
@@ -252,21 +252,11 @@ class Engine:
                     heard.setdefault(handle._listener, []).append((handle._key, event))
                 elif type(event) is Token:
                     handle._events.append(event)
-                if handle._waiter is not None:
-                    self._collect(handle, loops)
+                handle.collect(loops)
             self._news.notify_all()
-        _wake(loops)
+        wake(loops)
         for listener, news in heard.items():
             listener(news)
-
-    @staticmethod
-    def _collect(handle: Handle, loops: dict) -> None:
-        waiter = handle._waiter
-        if waiter is not None:
-            loop, flag = waiter
-            flags = loops.setdefault(loop, [])
-            if flag not in flags:
-                flags.append(flag)
 
     def _stop(self, failure: str | None) -> None:
         """End every request that has not ended: cancelled by close, or failed with the engine."""
@@ -283,11 +273,11 @@ class Engine:
                     handle._end = EngineStopped(why)
                 if handle._listener is not None:
                     heard.setdefault(handle._listener, []).append((handle._key, handle._end))
-                self._collect(handle, loops)
+                handle.collect(loops)
             self._live.clear()
             self._inbox.clear()
             self._news.notify_all()
-        _wake(loops)
+        wake(loops)
         for listener, news in heard.items():
             listener(news)
 
@@ -299,11 +289,3 @@ def _bar(total: int, shown: bool):
     from tqdm import tqdm
 
     return tqdm(total=total, unit="request", disable=None, leave=False)
-
-
-def _wake(loops: dict[asyncio.AbstractEventLoop, list[asyncio.Event]]) -> None:
-    for loop, flags in loops.items():
-        try:
-            loop.call_soon_threadsafe(lambda flags=flags: [flag.set() for flag in flags])
-        except RuntimeError:  # that event loop has ended, and its readers with it
-            continue

@@ -20,6 +20,7 @@ class Outbox:
         self._messages: list[bytes] = []
         self._seen = self._quiet = 0  # messages at the last turn, and turns since there were fewer
         self._until = 0.0
+        self._turning = False
 
     def add(self, message: bytes) -> None:
         """Send a message soon, behind those that wait."""
@@ -27,18 +28,24 @@ class Outbox:
         if not self._messages:
             self._seen = self._quiet = 0
             self._until = now + _LONGEST
-            self._loop.call_soon(self._turn)
+            self._turn_again()
         self._messages.append(message)
         if now >= self._until:
             self._flush()
 
     def _turn(self) -> None:
+        self._turning = False
         count = len(self._messages)
         self._quiet = self._quiet + 1 if count == self._seen else 0
         self._seen = count
         if self._quiet == _QUIET or self._loop.time() >= self._until:
             self._flush()
         if self._messages:
+            self._turn_again()
+
+    def _turn_again(self) -> None:
+        if not self._turning:
+            self._turning = True
             self._loop.call_soon(self._turn)
 
     def _flush(self) -> None:
