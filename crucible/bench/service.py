@@ -1,6 +1,7 @@
 """What HTTP costs: the same requests streamed through a running service and through an engine in process."""
 
 import contextlib
+import gc
 import subprocess
 import sys
 import tempfile
@@ -140,6 +141,8 @@ def run(
         served(name, model.mode, device, limits) as to,
         Engine(model, limits, share_prefixes=False) as engine,
     ):
+        gc.collect()
+        gc.freeze()  # no collection of what a load made falls into a burst, as none does in the service
         say(f"{rounds} interleaved rounds of {shape}: service, engine")
         contenders = {
             "service": partial(service_burst, to, asks),

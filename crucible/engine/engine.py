@@ -4,16 +4,17 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
 
 from crucible.engine.events import EngineStopped, QueueFull, RequestError, Result, Token
-from crucible.engine.handle import Handle, Listener
+from crucible.engine.handle import Handle, Listener, wake
 from crucible.engine.job import Job
 from crucible.engine.loop import Event, Loop
 from crucible.engine.request import Checked, Request, as_request, check
 from crucible.engine.runner import ModelRunner, Runner
 from crucible.engine.scheduler import Limits
 from crucible.engine.stats import Stats
+from crucible.errors import UnavailableError
 from crucible.model.graphs import PATIENT
 from crucible.model.model import Model
 from crucible.model.tokenizer import StreamDecoder
@@ -65,11 +66,26 @@ class Engine:
 
         Errors as `submit`. The handles are for cancelling only: their events go to the listener.
         """
-        jobs = [(key, checked, StreamDecoder(self.model.tokenizer)) for key, checked in requests]
+        (made,) = self.submit_lots([requests], listener)
+        if isinstance(made, UnavailableError):
+            raise made
+        return made
+
+    def submit_lots(
+        self, lots: Iterable[Sequence[tuple[Hashable, Checked]]], listener: Listener
+    ) -> list[list[Handle] | UnavailableError]:
+        """What `submit_all` returns or raises for each of the lots, which come between the same two steps."""
+        tokenizer, made = self.model.tokenizer, []
+        ready = [[(key, checked, StreamDecoder(tokenizer)) for key, checked in lot] for lot in lots]
         with self._lock:
-            self._refuse_if_stopped()
-            self._refuse_if_full(len(jobs))
-            return [self._enqueue(checked, decoder, listener, key) for key, checked, decoder in jobs]
+            for lot in ready:
+                try:
+                    self._refuse_if_stopped()
+                    self._refuse_if_full(len(lot))
+                    made.append([self._enqueue(one, decoder, listener, key) for key, one, decoder in lot])
+                except UnavailableError as refused:
+                    made.append(refused)
+        return made
 
     def check(self, request: Request | str | Sequence[int], **changes) -> Checked:
         """The request as it would run, or InputError; nothing is submitted."""
@@ -239,21 +255,11 @@ class Engine:
                     heard.setdefault(handle._listener, []).append((handle._key, event))
                 elif type(event) is Token:
                     handle._events.append(event)
-                if handle._waiter is not None:
-                    self._collect(handle, loops)
+                handle.collect(loops)
             self._news.notify_all()
-        _wake(loops)
+        wake(loops)
         for listener, news in heard.items():
             listener(news)
-
-    @staticmethod
-    def _collect(handle: Handle, loops: dict) -> None:
-        waiter = handle._waiter
-        if waiter is not None:
-            loop, flag = waiter
-            flags = loops.setdefault(loop, [])
-            if flag not in flags:
-                flags.append(flag)
 
     def _stop(self, failure: str | None) -> None:
         """End every request that has not ended: cancelled by close, or failed with the engine."""
@@ -270,11 +276,11 @@ class Engine:
                     handle._end = EngineStopped(why)
                 if handle._listener is not None:
                     heard.setdefault(handle._listener, []).append((handle._key, handle._end))
-                self._collect(handle, loops)
+                handle.collect(loops)
             self._live.clear()
             self._inbox.clear()
             self._news.notify_all()
-        _wake(loops)
+        wake(loops)
         for listener, news in heard.items():
             listener(news)
 
@@ -286,11 +292,3 @@ def _bar(total: int, shown: bool):
     from tqdm import tqdm
 
     return tqdm(total=total, unit="request", disable=None, leave=False)
-
-
-def _wake(loops: dict[asyncio.AbstractEventLoop, list[asyncio.Event]]) -> None:
-    for loop, flags in loops.items():
-        try:
-            loop.call_soon_threadsafe(lambda flags=flags: [flag.set() for flag in flags])
-        except RuntimeError:  # that event loop has ended, and its readers with it
-            continue

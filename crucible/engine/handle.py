@@ -71,8 +71,25 @@ class Handle:
         finally:
             self._waiter = None
 
+    def collect(self, loops: dict[asyncio.AbstractEventLoop, list[asyncio.Event]]) -> None:
+        """Add what wakes this handle's reader to what `wake` gets, if somebody waits."""
+        if self._waiter is not None:
+            loop, flag = self._waiter
+            flags = loops.setdefault(loop, [])
+            if flag not in flags:
+                flags.append(flag)
+
     def _finished(self) -> Result:
         assert self._end is not None
         if isinstance(self._end, Exception):
             raise self._end
         return self._end
+
+
+def wake(loops: dict[asyncio.AbstractEventLoop, list[asyncio.Event]]) -> None:
+    """Set the events of every event loop, in one call each."""
+    for loop, flags in loops.items():
+        try:
+            loop.call_soon_threadsafe(lambda flags=flags: [flag.set() for flag in flags])
+        except RuntimeError:  # that event loop has ended, and its readers with it
+            continue

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from crucible.attention.variants import default
 from crucible.engine.scheduler import Limits, pages_for
 from crucible.errors import InputError
 from crucible.model.card import Card
-from crucible.model.generate import Options, check_request
+from crucible.model.generate import check_prompt, sampling
 from crucible.numerics.checks import whole
 from crucible.numerics.contract import PAGE_SIZE
 from crucible.sampling.params import SamplingParams
@@ -72,21 +73,14 @@ def check(model: Card, request: Request, limits: Limits) -> Checked:
     for name in ("ignore_eos", "digests", "kv_digests"):
         if not isinstance(getattr(request, name), bool):
             raise InputError(f"{name} {getattr(request, name)!r} must be True or False")
-    options = Options(
-        max_tokens=request.max_tokens,
-        temperature=request.temperature,
-        top_k=request.top_k,
-        top_p=request.top_p,
-        seed=request.seed,
-        sampler=request.sampler,
-        stop=request.stop,
-    )
     strings = _stop_strings(request.stop_strings)
     logprobs = request.logprobs
     if logprobs is not None:
         logprobs = whole("logprobs", logprobs, 0, min(TOP_LOGPROBS, model.config.vocab))
-    ids, params = check_request(model, request.prompt, options)
+    params = sampling(request.temperature, request.top_k, request.top_p, request.seed, request.sampler)
     max_tokens = whole("max_tokens", request.max_tokens, 1)
+    default()  # refuse a bad environment before anything runs
+    ids = check_prompt(model, request.prompt, max_tokens, request.stop)
     positions = len(ids) + max_tokens - 1  # the last token is never stored
     if pages_for(positions) > limits.pages:
         raise InputError(

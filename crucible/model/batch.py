@@ -8,7 +8,7 @@ from crucible.kv.slices import Slice
 from crucible.model.cache import KVCache, pages_for
 from crucible.model.decoding import Decoding
 from crucible.model.model import Model
-from crucible.model.transformer import check_ids
+from crucible.model.transformer import listed_ids
 from crucible.numerics.checks import whole
 from crucible.sampling.params import SamplingParams
 
@@ -64,7 +64,7 @@ def generate_batch(
     whole("ahead", ahead, 0)
     if len(prompts) != len(params) or not prompts:
         raise InputError(f"{len(prompts)} prompts have {len(params)} sampling parameters; give one each")
-    prompts = [check_ids(prompt, model.config.vocab).tolist() for prompt in prompts]
+    prompts = [listed_ids(prompt, model.config.vocab) for prompt in prompts]
     if not all(prompts):
         raise InputError(f"prompt {prompts.index([])} is empty; give at least one token")
     positions = [len(prompt) + max_tokens for prompt in prompts]

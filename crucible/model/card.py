@@ -12,7 +12,7 @@ from crucible.model.checkpoint import Checkpoint
 from crucible.model.config import ModelConfig
 from crucible.model.fetch import SOURCES, models_dir, sha256
 from crucible.model.tokenizer import Tokenizer, decode
-from crucible.model.transformer import check_ids
+from crucible.model.transformer import listed_ids
 from crucible.numerics.contract import CONTRACT_VERSION
 
 
@@ -106,13 +106,20 @@ class Card:
 
     def decode(self, tokens) -> str:
         """Text of token ids; InputError for one outside the vocabulary."""
-        return decode(self.tokenizer, check_ids(tokens, self.config.vocab).tolist())
+        return decode(self.tokenizer, listed_ids(tokens, self.config.vocab))
 
     def fingerprint(self, sampler: str = "inverse-cdf") -> str:
         """Names all that decides a request's tokens but the request: two services with equal fingerprints
         give equal tokens to equal requests with equal seeds, whatever machine or device they run on."""
-        own = {"foreign": self.foreign} if self.foreign else {}
-        return "fp_" + _sha256({**self._identity, **own, "sampler": sampler})[:24]
+        made = self._fingerprints
+        if sampler not in made:
+            own = {"foreign": self.foreign} if self.foreign else {}
+            made[sampler] = "fp_" + _sha256({**self._identity, **own, "sampler": sampler})[:24]
+        return made[sampler]
+
+    @functools.cached_property
+    def _fingerprints(self) -> dict[str, str]:
+        return {}
 
     @functools.cached_property
     def _identity(self) -> dict[str, object]:

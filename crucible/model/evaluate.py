@@ -15,7 +15,7 @@ from crucible.evidence.record import Record
 from crucible.kv.slices import Slice
 from crucible.model.cache import pages_for
 from crucible.model.model import Model
-from crucible.model.transformer import check_ids
+from crucible.model.transformer import listed_ids
 from crucible.numerics.checks import whole
 from crucible.sampling.sample import logprobs
 
@@ -64,7 +64,7 @@ def nll(model: Model, ids: Sequence[int], window: int = 1024, rows: int = 64) ->
     it in the window, by the log-probabilities of contract section 8. `rows` logits rows are alive
     at a time.
     """
-    tokens = check_ids(ids, model.config.vocab).tolist()
+    tokens = listed_ids(ids, model.config.vocab)
     window = min(whole("window", window, 2), model.config.context)
     if len(tokens) < 2:
         raise InputError(f"a likelihood needs at least 2 tokens, got {len(tokens)}")
@@ -99,7 +99,7 @@ def score(
     """
     if protocol not in PROTOCOLS:
         raise InputError(f"unknown protocol {protocol!r}; choose one of {', '.join(PROTOCOLS)}")
-    tokens = check_ids(ids, model.config.vocab).tolist()
+    tokens = listed_ids(ids, model.config.vocab)
     context = DECODE_POSITIONS if protocol == "decode" else int(protocol.removeprefix("prefill-"))
     need = DECODE_POSITIONS + 1 if protocol == "decode" else PREFILL[context]
     if len(tokens) < need:

@@ -15,7 +15,7 @@ from crucible.model.card import Card
 from crucible.model.decoding import Decoding
 from crucible.model.model import Model
 from crucible.model.tokenizer import StreamDecoder
-from crucible.model.transformer import Chosen, check_ids
+from crucible.model.transformer import Chosen, listed_ids
 from crucible.numerics.checks import real, whole
 from crucible.numerics.digest import digest
 from crucible.sampling.params import SamplingParams
@@ -50,11 +50,15 @@ class Options:
     digests: bool = True
 
     def sampling(self) -> SamplingParams:
-        """The validated sampling parameters; a seed is drawn where one is needed and none was given."""
-        seed = self.seed
-        if seed is None:
-            seed = 0 if real("temperature", self.temperature) == 0 else secrets.randbits(_SEED_BITS)
-        return SamplingParams(self.temperature, self.top_k, self.top_p, seed, self.sampler)
+        """As `sampling`."""
+        return sampling(self.temperature, self.top_k, self.top_p, self.seed, self.sampler)
+
+
+def sampling(temperature: float, top_k: int, top_p: float, seed: int | None, sampler: str) -> SamplingParams:
+    """The validated sampling parameters; a seed is drawn where one is needed and none was given."""
+    if seed is None:
+        seed = 0 if real("temperature", temperature) == 0 else secrets.randbits(_SEED_BITS)
+    return SamplingParams(temperature, top_k, top_p, seed, sampler)
 
 
 @dataclass(frozen=True)
@@ -118,18 +122,24 @@ def check_request(
 ) -> tuple[list[int], SamplingParams]:
     """Token ids and sampling parameters of a request, or InputError for the first rule it breaks."""
     params = options.sampling()
-    max_tokens = whole("max_tokens", options.max_tokens, 1)
+    whole("max_tokens", options.max_tokens, 1)
     if options.chunk is not None:
         whole("chunk", options.chunk, 1)
     if options.page_seed is not None:
         whole("page_seed", options.page_seed, 0)
-    check_ids(options.stop, model.config.vocab)
     if options.variant is None:
         default()  # refuse a bad environment before anything runs
     else:
         find(options.variant)
+    return check_prompt(model, prompt, options.max_tokens, options.stop), params
+
+
+def check_prompt(model: Card, prompt: str | Sequence[int], max_tokens: int, stop: Sequence[int]) -> list[int]:
+    """Token ids of a prompt that `max_tokens` may follow; InputError for the first rule that it, or a token
+    of `stop`, breaks."""
+    listed_ids(stop, model.config.vocab)
     ids = model.encode(prompt, fit=True) if isinstance(prompt, str) else prompt
-    ids = check_ids(ids, model.config.vocab).tolist()
+    ids = listed_ids(ids, model.config.vocab)
     if not ids:
         raise InputError("the prompt is empty; give at least one token")
     context, count = model.config.context, len(ids)
@@ -142,7 +152,7 @@ def check_request(
             f"{count} prompt tokens and max_tokens {max_tokens} exceed the context of {context}; "
             f"shorten the prompt or ask for at most {context - count} tokens"
         )
-    return ids, params
+    return ids
 
 
 def prefill(

@@ -27,17 +27,26 @@ from crucible.sampling.params import SamplingParams
 from crucible.sampling.rows import host_batch
 from crucible.sampling.sample import Sample, refuse, sample
 
-__all__ = ["Chosen", "Trace", "Transformer", "check_ids"]
+__all__ = ["Chosen", "Trace", "Transformer", "check_ids", "listed_ids"]
 
 
 def check_ids(ids: Sequence[int] | np.ndarray, vocab: int) -> np.ndarray:
     """The token ids as int32 [T]; InputError naming the first that is no integer in [0, vocab)."""
     array = whole_array("token ids", ids)
-    outside = np.flatnonzero((array < 0) | (array >= vocab))
-    if outside.size:
-        at = int(outside[0])
+    outside = (array < 0) | (array >= vocab)
+    if outside.any():
+        at = int(outside.argmax())
         raise InputError(f"token id {array[at]} at position {at} is outside the vocabulary of {vocab}")
     return array.astype(np.int32)
+
+
+def listed_ids(ids: Sequence[int] | np.ndarray, vocab: int) -> list[int]:
+    """The token ids as check_ids takes them, in a list of their own."""
+    # What JSON gives is a list of ints: no array is needed to see that it is right.
+    plain = type(ids) in (list, tuple) and {int}.issuperset(map(type, ids))
+    if plain and (not ids or (min(ids) >= 0 and max(ids) < vocab)):
+        return list(ids)
+    return check_ids(ids, vocab).tolist()
 
 
 def _rows(rows: Sequence[int] | np.ndarray, count: int) -> np.ndarray:

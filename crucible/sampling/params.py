@@ -13,6 +13,8 @@ from crucible.numerics.checks import real, whole
 SAMPLERS = ("inverse-cdf", "gumbel-id")
 Sampler = Literal["inverse-cdf", "gumbel-id"]
 SEED_LIMIT = 1 << 64
+_ZEROS = (struct.pack("<d", 0.0), struct.pack("<d", -0.0))
+_LARGE = 1e38
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,9 @@ class SamplingParams:
         temperature, top_p = real("temperature", self.temperature), real("top_p", self.top_p)
         if not (math.isfinite(temperature) and temperature >= 0):
             raise InputError(f"temperature {self.temperature} must be finite and at least 0 (0 is greedy)")
-        with np.errstate(over="ignore"):
-            rounded = np.float32(temperature)
+        rounded = _float32(temperature)
         # By bits: a caller's floating-point mode may compare a subnormal as zero.
-        positive = struct.pack("<d", temperature) not in (struct.pack("<d", 0.0), struct.pack("<d", -0.0))
+        positive = struct.pack("<d", temperature) not in _ZEROS
         greedy = not int(rounded.view(np.uint32)) << 1 & 0xFFFFFFFF
         if math.isinf(rounded) or (positive and greedy):
             raise InputError(f"temperature {self.temperature} does not fit float32; use 0 for greedy")
@@ -54,3 +55,11 @@ class SamplingParams:
             raise InputError(f"sampler {self.sampler!r} is unknown; choose {' or '.join(SAMPLERS)}")
         for name, value in (("temperature", rounded), ("top_k", top_k), ("top_p", top_p), ("seed", seed)):
             object.__setattr__(self, name, value)
+
+
+def _float32(value: float) -> np.float32:
+    """The nearest float32; infinite, without numpy's warning, where there is none."""
+    if value < _LARGE:
+        return np.float32(value)
+    with np.errstate(over="ignore"):
+        return np.float32(value)

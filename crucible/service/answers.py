@@ -16,6 +16,7 @@ from crucible.service.sse import ClientGone, json_reply
 # anthropic before openai: of a path that both have, its route takes only requests with its header.
 FACES = {"native": native, "anthropic": anthropic, "openai": openai}
 _NATIVE = ("/v1/generate", "/v1/tokenize", "/v1/detokenize")
+FORESEEN = (Refusal, CrucibleError, HTTPException, RequestValidationError, ClientDisconnect, ClientGone)
 CLIENT_GONE = 499  # nobody reads it; it tells the log and the metrics why there was no reply
 
 
@@ -41,11 +42,12 @@ def answer(face: str, failure: Failure, request_id: str, headers: dict[str, str]
 
 def install(app: FastAPI) -> None:
     """Give an app the handlers of every error that a request can end with."""
-    for kind in (Refusal, CrucibleError, HTTPException, RequestValidationError, ClientDisconnect, ClientGone):
-        app.add_exception_handler(kind, _handle)
+    for kind in FORESEEN:
+        app.add_exception_handler(kind, handle)
 
 
-async def _handle(request: Request, error: Exception) -> Response:
+async def handle(request: Request, error: Exception) -> Response:
+    """The response to a request that ended with one of FORESEEN."""
     tally = request.state.tally
     if isinstance(error, ClientDisconnect | ClientGone):
         tally.code = "client_gone"
@@ -58,7 +60,7 @@ async def _handle(request: Request, error: Exception) -> Response:
 def foreseen(request: Request, error: Exception) -> tuple[Failure, dict[str, str]]:
     """The failure of an error that a handler raised, and the headers that belong to it."""
     if isinstance(error, RequestValidationError):
-        error = refusal_of(error, None)
+        error = refusal_of(error.errors(), None)
     if isinstance(error, HTTPException):
         return _of_status(request, error), dict(error.headers or {})
     return failure_of(error, request.app.state.service.settings.retry_after), {}

@@ -10,14 +10,21 @@ from fastapi import FastAPI
 from crucible import __version__
 from crucible.service import answers, health
 from crucible.service.backend import Backend
+from crucible.service.direct import Direct
 from crucible.service.envelope import Envelope
 from crucible.service.metrics import Metrics
 from crucible.service.sse import json_reply
 from crucible.service.state import Service, Settings
 
 Lifespan = Callable[[Service], AbstractAsyncContextManager]
-# Of uvicorn.Config: it names no server, and the log is ours.
-SERVER = {"server_header": False, "access_log": False, "log_config": None, "ws": "none"}
+# Of uvicorn.Config: it names no server, the log is ours, and nobody asks where a client is.
+SERVER = {
+    "server_header": False,
+    "access_log": False,
+    "log_config": None,
+    "ws": "none",
+    "proxy_headers": False,
+}
 
 
 def create_app(backend: Backend, settings: Settings, lifespan: Lifespan | None = None) -> FastAPI:
@@ -47,16 +54,19 @@ def create_app(backend: Backend, settings: Settings, lifespan: Lifespan | None =
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.service = here
     answers.install(app)
     app.include_router(health.router(metrics))
-    for face in answers.FACES.values():
-        app.include_router(face.router())
+    routers = [face.router() for face in answers.FACES.values()]
+    for router in routers:
+        app.include_router(router)
 
     @app.get("/openapi.json", include_in_schema=False)
     async def document():
         return json_reply(await asyncio.to_thread(app.openapi))
 
+    app.add_middleware(Direct, routes=[route for router in routers for route in router.routes])
     app.add_middleware(Envelope, service=here, metrics=metrics)
     return app

@@ -6,17 +6,13 @@ import math
 from typing import Any
 
 from fastapi import Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict
-from starlette.routing import Match
+from starlette.requests import ClientDisconnect
 
-from crucible.service.complaints import refusal_of
 from crucible.service.failure import Refusal
-from crucible.service.state import Settings, service
+from crucible.service.state import Settings
 
 MAX_DEPTH = 64
-_IN_THE_LOOP = 1 << 16  # bytes; a larger body is parsed in a thread, so that running streams go on
 _TO_SQUARE = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
@@ -47,83 +43,24 @@ class Body(BaseModel):
         return schema
 
 
-class StrictRoute(APIRoute):
-    """A route whose JSON body is checked before its pydantic model; what breaks a rule is a Refusal.
-
-    A face that answers a wrong field with another status overrides `invalid`.
-    """
-
-    invalid = 422
-
-    def get_route_handler(self):
-        """FastAPI's own, behind the checks."""
-        handle, invalid = super().get_route_handler(), self.invalid
-
-        async def strict(request: Request):
-            body = None
-            if self.body_field is not None:
-                request = _Parsed(request.scope, request.receive)
-                body = await request.take(service(request).settings)
-            try:
-                return await handle(request)
-            except RequestValidationError as error:
-                raise refusal_of(error, body, invalid) from None
-
-        return strict
-
-
-def with_header(name: str, route: type[StrictRoute] = StrictRoute) -> type[StrictRoute]:
-    """A route class that only matches requests with the header `name`: two faces may share a path."""
-    key = name.lower().encode()
-
-    class Headed(route):
-        def matches(self, scope):
-            match, child = super().matches(scope)
-            named = any(header == key for header, _ in scope.get("headers", ()))
-            return (match, child) if named else (Match.NONE, {})
-
-    return Headed
-
-
-class _Parsed(Request):
-    """A request whose body was read and parsed by our rules."""
-
-    async def take(self, settings: Settings) -> dict[str, Any]:
-        kind = self.headers.get("content-type", "").split(";")[0].strip().lower()
-        if kind != "application/json":
-            shown = repr(kind[:60]) if kind else "missing"
-            raise Refusal(415, f"content-type is {shown}; send application/json", code="not_json")
-        self._raw = await read(self, settings)
-        if len(self._raw) <= _IN_THE_LOOP:
-            self._value = parse(self._raw)
-        else:
-            self._value = await asyncio.to_thread(parse, self._raw)
-        return self._value
-
-    async def body(self) -> bytes:
-        return self._raw
-
-    async def json(self) -> Any:
-        return self._value
-
-
 async def read(request: Request, settings: Settings) -> bytes:
     """The whole body; Refusal 413 beyond max_body bytes, 408 if it is not there within read_timeout."""
     limit = settings.max_body
-    too_large = Refusal(
-        413, f"the body is larger than {limit} bytes; send a shorter request", code="too_large"
-    )
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > limit:
-        raise too_large
-    parts, size = [], 0
+        raise _too_large(limit)
+    parts, size, more = [], 0, True
     try:
         async with asyncio.timeout(settings.read_timeout):
-            async for part in request.stream():
+            while more:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                part, more = message.get("body", b""), message.get("more_body", False)
                 parts.append(part)
                 size += len(part)
                 if size > limit:
-                    raise too_large
+                    raise _too_large(limit)
     except TimeoutError:
         raise Refusal(
             408, f"the body did not arrive within {settings.read_timeout:g} s; send it again", code="timeout"
@@ -140,7 +77,7 @@ def parse(raw: bytes) -> dict[str, Any]:
         raise _bad(f"the body is not UTF-8 at byte {error.start}; encode it as UTF-8") from None
     _check_depth(raw)
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_number)
+        value = _decode(text)
     except json.JSONDecodeError as error:
         raise _bad(f"the body is not JSON: {error.msg} at character {error.pos}") from None
     except ValueError:
@@ -153,6 +90,10 @@ def parse(raw: bytes) -> dict[str, Any]:
         except UnicodeEncodeError:
             raise _bad("the body holds half of a surrogate pair (\\ud800 to \\udfff); send both") from None
     return value
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(413, f"the body is larger than {limit} bytes; send a shorter request", code="too_large")
 
 
 def _bad(message: str) -> Refusal:
@@ -208,3 +149,6 @@ def _number(text: str) -> float:
     if math.isinf(value):
         raise _bad(f"the body holds {text[:40]}, which is beyond a 64-bit float; give a finite number")
     return value
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=_number).decode

@@ -1,9 +1,8 @@
 """What pydantic finds wrong with a body, as one sentence and the path of the field."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
-
-from fastapi.exceptions import RequestValidationError
 
 from crucible.service.failure import Refusal
 
@@ -30,13 +29,13 @@ _WISHES = {
 }
 
 
-def refusal_of(error: RequestValidationError, body: Any, status: int = 422) -> Refusal:
+def refusal_of(errors: Sequence[dict[str, Any]], body: Any, status: int = 422) -> Refusal:
     """One sentence for what pydantic found, with the path of the field as `param`.
 
     Of several complaints the one that got deepest into the body counts: the others are about the other
     kinds that the field could have been.
     """
-    found = [(_path(e, body), e) for e in error.errors()]
+    found = [(_path(e, body), e) for e in errors]
     deepest = max(len(path) for path, _ in found)
     path = next(path for path, _ in found if len(path) == deepest)
     same = [e for p, e in found if p == path]

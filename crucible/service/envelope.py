@@ -3,7 +3,7 @@
 import secrets
 import time
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 
 from crucible.service import logs
 from crucible.service.answers import CLIENT_GONE, answer, face_of
@@ -41,10 +41,10 @@ class Envelope:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                out = MutableHeaders(scope=message)
-                out["x-request-id"] = tally.request_id
+                own = [(b"x-request-id", tally.request_id.encode())]
                 if tally.face == "anthropic":
-                    out["request-id"] = tally.request_id
+                    own.append((b"request-id", tally.request_id.encode()))
+                message = {**message, "headers": [*message.get("headers", ()), *own]}
             await send(message)
 
         self.service.inflight += 1

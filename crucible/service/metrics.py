@@ -39,6 +39,7 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         face = {"labelnames": ["face"], "registry": registry}
         histogram = {**face, "buckets": _SECONDS}
+        self._of: dict[str, tuple] = {}  # what a face's generations are counted in; labels() takes a while
         self._requests = Counter(
             "crucible_requests", "Requests answered", ["face", "status"], registry=registry
         )
@@ -60,14 +61,17 @@ class Metrics:
         self._requests.labels(face, str(status)).inc()
         if not tally.prompt_tokens:
             return
-        self._prompt.labels(face).inc(tally.prompt_tokens)
-        self._made.labels(face).inc(tally.completion_tokens)
-        self._whole.labels(face).observe(seconds)
+        if face not in self._of:
+            of = (self._prompt, self._made, self._whole, self._first, self._gap)
+            self._of[face] = tuple(each.labels(face) for each in of)
+        prompt, made, whole, first, gap = self._of[face]
+        prompt.inc(tally.prompt_tokens)
+        made.inc(tally.completion_tokens)
+        whole.observe(seconds)
         if tally.first_token is not None:
-            self._first.labels(face).observe(tally.first_token)
-        observe = self._gap.labels(face).observe
-        for gap in tally.gaps:
-            observe(gap)
+            first.observe(tally.first_token)
+        for each in tally.gaps:
+            gap.observe(each)
 
     def page(self, stats: Stats | None) -> bytes:
         """The exposition text; `stats` None where the engine no longer answers."""

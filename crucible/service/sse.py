@@ -13,6 +13,12 @@ from crucible.service import logs
 from crucible.service.failure import Failure, failure_of
 from crucible.service.tally import Counted, Tally
 
+_STREAMED = (
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+)
+
 
 class ClientGone(Exception):
     """The client closed its connection before the reply; what it asked for was cancelled."""
@@ -49,8 +55,6 @@ class EventStream(Response):
     without one the reply ends unfinished.
     """
 
-    media_type = "text/event-stream"
-
     def __init__(
         self,
         events: AsyncGenerator[bytes, None],
@@ -58,32 +62,33 @@ class EventStream(Response):
         spell: Callable[[Failure, str], bytes] | None = None,
         patience: float = 60.0,
     ):
-        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
-        del self.headers["content-length"]
+        self.raw_headers = list(_STREAMED)
         self._events, self._on_close, self._spell, self._patience = events, on_close, spell, patience
         self._since: float | None = None  # when the send began that has not ended yet
+        self._stay: asyncio.Timeout | None = None  # ends the sending once the client has left
+        self._look: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope, receive, send) -> None:
         """Send the events while watching for the client to leave."""
-        tally = scope["state"]["tally"]
-        sending = asyncio.ensure_future(self._send(send, tally))
-        leaving = asyncio.ensure_future(_left(receive))
+        tally, leaving = scope["state"]["tally"], asyncio.ensure_future(_left(receive))
+        self._stay = asyncio.timeout(None)
         try:
-            # Patience is looked at now and then: a timer for each event costs a third of the event.
-            while not (sending.done() or leaving.done() or self._stuck()):
-                await asyncio.wait(
-                    (sending, leaving), timeout=self._patience / 4, return_when=asyncio.FIRST_COMPLETED
-                )
-            if not sending.done():
-                raise ClientGone
-            await sending
+            async with self._stay:
+                leaving.add_done_callback(self._gone)
+                self._watch()
+                await self._send(send, tally)
         except ClientGone:
+            tally.code = "client_gone"
+        except TimeoutError:
+            if not self._stay.expired():
+                raise
             tally.code = "client_gone"
         finally:
             self._on_close()
-            for task in (sending, leaving):
-                task.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
+            self._look.cancel()
+            leaving.remove_done_callback(self._gone)
+            leaving.cancel()
+            await asyncio.wait((leaving,))
 
     async def _send(self, send, tally: Tally) -> None:
         clock = asyncio.get_running_loop().time
@@ -102,9 +107,16 @@ class EventStream(Response):
                 await put({"type": "http.response.body", "body": part, "more_body": True})
             await put({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _stuck(self) -> bool:
-        now = asyncio.get_running_loop().time()
-        return self._since is not None and now - self._since >= self._patience
+    def _watch(self) -> None:
+        """Look now and then how long the send has lasted: a timer for each event costs a third of it."""
+        loop = asyncio.get_running_loop()
+        if self._since is not None and loop.time() - self._since >= self._patience:
+            self._gone()
+        self._look = loop.call_later(self._patience / 4, self._watch)
+
+    def _gone(self, *_) -> None:
+        with contextlib.suppress(RuntimeError):  # the sending has just ended by itself
+            self._stay.reschedule(asyncio.get_running_loop().time())
 
     async def _spelled(self, events: AsyncIterator[bytes], tally: Tally) -> AsyncIterator[bytes]:
         try:

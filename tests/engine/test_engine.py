@@ -279,6 +279,25 @@ def test_a_full_queue_refuses_and_a_list_waits_for_room(model):
         assert len(engine.generate(["x"] * 9, max_tokens=2, ignore_eos=True)) == 9
 
 
+def test_lots_come_between_the_same_two_steps_and_each_is_taken_whole_or_refused(model):
+    runner = Gate(model, 16, 4)
+    ended, over = {}, threading.Event()
+
+    def listen(news):
+        ended.update((key, event) for key, event in news if not isinstance(event, Token))
+        if len(ended) == 3:
+            over.set()
+
+    with Engine(model, Limits(queue=3, pages=16, decode_batch=4), runner=runner) as engine:
+        work = [(key, engine.check("a", max_tokens=1, ignore_eos=True)) for key in range(7)]
+        made = engine.submit_lots([work[:2], work[2:4], work[4:5], work[5:]], listen)
+        assert [type(one) for one in made] == [list, QueueFull, list, QueueFull]
+        assert [len(made[0]), len(made[2])] == [2, 1] and "2 requests wait already" in str(made[1])
+        runner.open.release(1)
+        assert over.wait(WAIT), "one step is enough for all that were taken"
+    assert sorted(ended) == [0, 1, 4] and all(isinstance(one, Result) for one in ended.values())
+
+
 def test_a_device_error_hands_out_nothing_of_its_step_and_stops_the_engine(model):
     runner = Gate(model, 16, 4)
     engine = Engine(model, Limits(pages=16, decode_batch=4), runner=runner)

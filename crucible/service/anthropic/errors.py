@@ -5,8 +5,8 @@ import contextlib
 from pydantic import BaseModel
 
 from crucible.errors import CrucibleError
-from crucible.service.body import StrictRoute
 from crucible.service.failure import Failure, Refusal, failure_of
+from crucible.service.route import StrictRoute
 from crucible.service.sse import event
 
 # 503 is overloaded_error beside Anthropic's own 529: the SDK has a class for both and retries both.

@@ -9,8 +9,8 @@ from crucible.numerics.checks import whole
 from crucible.service.anthropic.errors import AnthropicRoute, naming
 from crucible.service.anthropic.prompt import refuse_other_model
 from crucible.service.anthropic.unsupported import refuse_other_version
-from crucible.service.body import with_header
 from crucible.service.failure import Refusal
+from crucible.service.route import with_header
 from crucible.service.sse import json_reply
 from crucible.service.state import Service, service
 

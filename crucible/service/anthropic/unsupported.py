@@ -31,8 +31,9 @@ VERSIONS = ("2026-10-21", "2023-06-01")
 
 def refuse_unsupported(body: Body, where: str = "") -> None:
     """Refusal 400 naming the first field of `body` whose value would have to change the reply."""
+    given = vars(body)
     for name, neutral in _NEUTRAL.items():
-        value = getattr(body, name, None)
+        value = given.get(name)
         empty = isinstance(value, dict) and all(one is None for one in value.values())
         if value is None or empty or value in neutral:
             continue

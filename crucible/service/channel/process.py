@@ -17,10 +17,10 @@ from zmq.utils.monitor import recv_monitor_message
 
 from crucible.errors import UnavailableError
 from crucible.service.channel import protocol
+from crucible.service.channel.outbox import Outbox
 from crucible.service.channel.worker import COMMANDS, FAILED, NEWS, unbounded
 
 _LONGEST_PATH = 100  # bytes; a socket's name in the file system has 107
-_TOGETHER = 0.003  # seconds that a message may wait for others of the same turn of the loop
 _LAST_WORDS = 2000  # milliseconds in which what a dead process had sent must arrive
 
 
@@ -57,8 +57,7 @@ class EngineProcess:
         self._last: protocol.Fatal | protocol.Stopped | None = None
         self._folder = tempfile.mkdtemp(prefix="crucible-")  # nobody else may enter it
         self._context = zmq.Context()
-        self._outbox: list[bytes] = []
-        self._began = 0.0  # when the first of them was sent
+        self._outbox = Outbox(self._loop, self._post)
         try:
             self._commands = unbounded(self._context, zmq.PUSH)
             self._commands.connect(self._address(COMMANDS))  # what is sent waits until the child listens
@@ -98,16 +97,10 @@ class EngineProcess:
     def send(self, message: protocol.Message) -> None:
         """Send a message; to a process that has just ended it is lost, and `died` will tell.
 
-        What one turn of the loop sends goes out together, so that requests which came together reach the
-        engine between the same two steps; but none waits long for the others.
+        Messages that come together go out together, so that their requests reach the engine between the same
+        two steps; but none waits long for the others.
         """
-        now = self._loop.time()
-        if not self._outbox:
-            self._loop.call_soon(self._flush)
-            self._began = now
-        self._outbox.append(protocol.encode(message))
-        if now - self._began >= _TOGETHER:
-            self._flush()
+        self._outbox.add(protocol.encode(message))
 
     def kill(self) -> None:
         """End the process at once."""
@@ -117,10 +110,9 @@ class EngineProcess:
         """Wait for the end of the process; `died` was called by then."""
         await asyncio.shield(self._ended)
 
-    def _flush(self) -> None:
-        if self._outbox and self.alive:
-            self._commands.send_multipart(self._outbox, zmq.DONTWAIT)
-        self._outbox = []
+    def _post(self, messages: list[bytes]) -> None:
+        if self.alive:
+            self._commands.send_multipart(messages, zmq.DONTWAIT)
 
     def _read(self) -> None:
         # zmq's descriptor tells of changes only: all that is there must be read.

@@ -1,5 +1,6 @@
 """What the HTTP process and the engine's process say to each other: msgpack, one tagged struct a message."""
 
+import functools
 from collections.abc import Hashable, Sequence
 
 import msgspec
@@ -18,6 +19,7 @@ _KINDS = (
     *(InputError, UnsupportedError, UnavailableError),
 )
 ERRORS: dict[str, type[CrucibleError]] = {kind.__name__: kind for kind in _KINDS}
+_params = functools.lru_cache(SamplingParams)  # those of a burst are mostly equal
 
 
 class Message(Struct, array_like=True, tag=True, frozen=True):
@@ -65,7 +67,7 @@ class Asked(Struct, array_like=True, frozen=True):
         """The request as it was."""
         return Checked(
             self.prompt,
-            SamplingParams(self.temperature, self.top_k, self.top_p, self.seed, self.sampler),
+            _params(self.temperature, self.top_k, self.top_p, self.seed, self.sampler),
             self.max_tokens,
             self.stop_tokens,
             self.stop_strings,

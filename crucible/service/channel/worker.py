@@ -4,6 +4,7 @@
 a pipe whose other end the parent keeps open for as long as it lives.
 """
 
+import contextlib
 import gc
 import os
 import shutil
@@ -12,11 +13,14 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 
 import zmq
 
 from crucible.engine.engine import Engine
+from crucible.engine.events import EngineStopped
 from crucible.engine.handle import Handle
 from crucible.errors import CrucibleError
 from crucible.service.channel import protocol
@@ -86,10 +90,18 @@ class Service:
             self.engine.close()
 
     def _take(self) -> None:
-        """Answer the commands that came together, all before any reply is sent: a send lets the engine's
-        thread run, which would start its step without the rest."""
-        for frame in self._commands.recv_multipart():
-            self._answer(protocol.decode_to_engine(frame))
+        """Answer all commands that are there before any reply is sent: a send lets the engine's thread run,
+        which would start its step without the rest."""
+        frames = self._commands.recv_multipart()
+        with contextlib.suppress(zmq.Again):
+            while True:
+                frames += self._commands.recv_multipart(zmq.DONTWAIT)
+        for kind, commands in groupby(map(protocol.decode_to_engine, frames), type):
+            if kind is protocol.Submit:
+                self._submit(list(commands))
+            else:
+                for command in commands:
+                    self._answer(command)
         self._forget()
         if self._replies:
             self._answers.send_multipart(self._replies, zmq.DONTWAIT)
@@ -100,10 +112,6 @@ class Service:
 
     def _answer(self, command: protocol.ToEngine) -> None:
         match command:
-            case protocol.Submit() if self._drain_for is not None:
-                self._say(protocol.Refused(command.id, "EngineStopped", "the engine is shutting down"))
-            case protocol.Submit():
-                self._submit(command)
             case protocol.Cancel():
                 for key in command.keys:
                     if key in self._handles:
@@ -115,15 +123,27 @@ class Service:
             case protocol.Shutdown():
                 self._drain_for = command.drain
 
-    def _submit(self, command: protocol.Submit) -> None:
-        try:
-            work = [(asked.key, asked.checked()) for asked in command.requests]
-            handles = self.engine.submit_all(work, self.hear)
-        except CrucibleError as error:
-            self._say(protocol.Refused(command.id, *protocol.spelled(error)))
-            return
-        self._handles |= {key: handle for (key, _), handle in zip(work, handles, strict=True)}
-        self._say(protocol.Accepted(command.id))
+    def _submit(self, commands: Sequence[protocol.Submit]) -> None:
+        """Queue what came together between the same two steps; each command is taken or refused by itself."""
+        lots = {}
+        for command in commands:
+            try:
+                if self._drain_for is not None:
+                    raise EngineStopped("the engine is shutting down")
+                lots[command.id] = [(asked.key, asked.checked()) for asked in command.requests]
+            except CrucibleError as error:
+                self._refuse(command.id, error)
+        for (id, lot), made in zip(
+            lots.items(), self.engine.submit_lots(lots.values(), self.hear), strict=True
+        ):
+            if isinstance(made, CrucibleError):
+                self._refuse(id, made)
+            else:
+                self._handles |= {key: handle for (key, _), handle in zip(lot, made, strict=True)}
+                self._say(protocol.Accepted(id))
+
+    def _refuse(self, id: int, error: CrucibleError) -> None:
+        self._say(protocol.Refused(id, *protocol.spelled(error)))
 
     def _forget(self) -> None:
         while self._ended:

@@ -16,6 +16,7 @@ from crucible.service.load.target import Target
 
 Result = TypeVar("Result")
 LONGEST = 600.0  # seconds that one request may take
+_SETTLED = 0.02  # seconds after which a server has accepted what the kernel had connected for it
 
 
 @dataclass(eq=False)
@@ -37,14 +38,16 @@ async def run(
 ) -> list[Sample]:
     """Samples of all requests of a burst, in the order of `asks`; each goes into `log` when it ends.
 
-    Connections of requests that are due at once are opened before the first of them is sent, so that no
-    handshake lies between two. A request that fails is a sample with its error; the others go on.
+    A connection is opened a moment before its request is due, those of requests that are due at once before
+    the first of them is sent: no handshake, and no accept of the server's, lies between two. A request that
+    fails is a sample with its error; the others go on.
     """
     watched = {ask.after[0] for ask in asks if ask.after}
     calls = [_Call(to, ask, burst, warmup, i in watched) for i, ask in enumerate(asks)]
     first = [call for call in calls if call.at_once]
     try:
         await asyncio.gather(*(call.open() for call in first))
+        await asyncio.sleep(_SETTLED if first else 0)
         start = time.perf_counter()
         for call in first:
             call.send(start)
@@ -98,9 +101,7 @@ class _Call:
         """Send it when it is due, if that is yet to come, and read it to its end."""
         try:
             if not self.at_once:
-                planned = await self._due(start, calls)
-                await self.open()
-                self.send(planned)
+                self.send(await self._due(start, calls))
             end = time.perf_counter()
             if not self.error:
                 try:
@@ -119,11 +120,15 @@ class _Call:
             self._changed.set()
 
     async def _due(self, start: float, calls: "Sequence[_Call]") -> float | None:
+        """Wait until it is due, with a connection; the planned time."""
         if self.ask.after is not None:
             other, count = self.ask.after
             await calls[other]._reach(count)
+            await self.open()
             return None
         planned = start + self.ask.at
+        await asyncio.sleep(planned - _SETTLED - time.perf_counter())
+        await self.open()
         await asyncio.sleep(planned - time.perf_counter())
         return planned
 

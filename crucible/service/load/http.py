@@ -113,13 +113,14 @@ class Unpacker:
 
 
 class _Line(asyncio.Protocol):
-    """One connection for one request. The clock is read before anything else is done with the bytes."""
+    """One connection for one request. The clock is read before anything else is done with the bytes, of this
+    connection and of all others that have some: they are unpacked in the loop's next turn."""
 
     def __init__(self, heard: Callable[[], None] | None):
         self.unpacker, self.heard = Unpacker(), heard
-        self.ended: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        # What it ends with is taken, so that the loop does not report it where its caller was cancelled.
-        self.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        self._loop = asyncio.get_running_loop()
+        self._came: list[tuple[float, bytes]] = []
+        self.ended: asyncio.Future[float] = self._loop.create_future()
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport) -> None:
@@ -127,26 +128,38 @@ class _Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         at = time.perf_counter()
-        if self.ended.done():
-            return
-        try:
-            self.unpacker.feed(at, data)
-            if self.heard is not None:
-                self.heard()
-        except (BadReply, ValueError) as error:
-            self.ended.set_exception(BadReply(str(error)))
-            return
-        if self.unpacker.done:
-            self.ended.set_result(at)
+        if not self._came:
+            self._loop.call_soon(self._unpack)
+        self._came.append((at, data))
+
+    def _unpack(self) -> None:
+        came, self._came = self._came, []
+        for at, data in came:
+            if self.ended.done():
+                return
+            try:
+                self.unpacker.feed(at, data)
+                if self.heard is not None:
+                    self.heard()
+            except (BadReply, ValueError) as error:
+                self._fail(error)
+                return
+            if self.unpacker.done:
+                self.ended.set_result(at)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._unpack()
         if self.ended.done():
             return
         try:
             self.unpacker.eof()
             self.ended.set_result(time.perf_counter())
         except BadReply as early:
-            self.ended.set_exception(BadReply(str(error or early)))
+            self._fail(error or early)
+
+    def _fail(self, error: Exception) -> None:
+        self.ended.set_exception(BadReply(str(error)))
+        self.ended.exception()  # taken, so that the loop does not report it where its caller was cancelled
 
 
 class Connection:

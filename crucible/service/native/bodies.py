@@ -50,9 +50,10 @@ class Generate(Body, json_schema_extra=_ONE_PROMPT):
     top_p: float = Field(1.0, gt=0, le=1)
     seed: int | None = Field(None, ge=0, le=SEED_LIMIT - 1, description="drawn and reported where null")
     sampler: Literal["inverse-cdf", "gumbel-id"] = "inverse-cdf"
-    stop: list[TokenId] = Field([], max_length=1024, description="token ids that end the text")
+    # A default that can change would be copied for every request.
+    stop: list[TokenId] = Field((), max_length=1024, description="token ids that end the text")
     stop_strings: list[Annotated[str, Field(min_length=1, max_length=STOP_LENGTH)]] = Field(
-        [], max_length=STOP_STRINGS, description="texts that end the text before themselves"
+        (), max_length=STOP_STRINGS, description="texts that end the text before themselves"
     )
     ignore_eos: bool = Field(False, description="go on after the model's own end tokens")
     logprobs: int | None = Field(None, ge=0, le=TOP_LOGPROBS, description="likeliest tokens of each step")

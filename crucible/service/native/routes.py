@@ -5,7 +5,6 @@ from fastapi import APIRouter, Response
 
 from crucible.engine.request import Checked
 from crucible.service.admit import admit, apart, checked
-from crucible.service.body import StrictRoute
 from crucible.service.failure import Refusal
 from crucible.service.native.bodies import (
     Detokenize,
@@ -18,6 +17,7 @@ from crucible.service.native.bodies import (
 )
 from crucible.service.native.errors import RESPONSES, sse_error
 from crucible.service.native.reply import Reply
+from crucible.service.route import StrictRoute
 from crucible.service.sse import EventStream, cancel_all, json_reply, wait_or_cancel
 from crucible.service.state import service
 

@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter
 
-from crucible.service.body import StrictRoute
 from crucible.service.openai import chat, completions, models
 from crucible.service.openai.errors import RESPONSES, error_body, sse_error
+from crucible.service.route import StrictRoute
 
 __all__ = ["error_body", "router", "sse_error"]
 

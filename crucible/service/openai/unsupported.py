@@ -38,8 +38,9 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 def refuse_unsupported(body: Body, where: str = "") -> None:
     """Refusal 400 naming the first field of `body` whose value would have to change the reply."""
+    given = vars(body)
     for name, neutral in NEUTRAL.items():
-        value = getattr(body, name, None)
+        value = given.get(name)
         if value is None or any(value == n and type(value) in _types(n) for n in neutral):
             continue
         instead = f" or send {json.dumps(neutral[0])}" if neutral else ""

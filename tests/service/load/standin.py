@@ -6,6 +6,7 @@ that it does not share code with. `python standin.py --port N` runs it as a proc
 
 import argparse
 import asyncio
+import contextlib
 import json
 import zlib
 from pathlib import Path
@@ -55,6 +56,8 @@ class StandIn:
             self.left += 1
         finally:
             writer.close()
+            with contextlib.suppress(ConnectionError):  # how a client left is no error of this loop's
+                await writer.wait_closed()
 
     async def _whole(self, writer, status: int, body: dict) -> None:
         data = json.dumps(body).encode()

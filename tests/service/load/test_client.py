@@ -4,6 +4,7 @@ import asyncio
 import gc
 import importlib.util
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from crucible.errors import InputError
 from crucible.gates.service_traffic import cases, send
 from crucible.service.load import client
 from crucible.service.load.asks import Ask, closed, fixed, open_arrivals, poisson, prompt
-from crucible.service.load.http import BadReply, Unpacker
+from crucible.service.load.http import BadReply, Unpacker, _Line
 from crucible.service.load.samples import digest
 from crucible.service.load.target import target
 
@@ -133,6 +134,22 @@ def test_an_interrupt_of_the_gates_requests_leaves_no_exception_to_the_loop(leav
     asyncio.run(go())
     gc.collect()
     assert not reported
+
+
+def test_the_clock_is_read_for_every_connection_before_any_is_unpacked():
+    heard = []
+
+    async def go():
+        lines = [_Line(lambda i=i: heard.append((i, time.perf_counter()))) for i in range(3)]
+        for line in lines:
+            line.data_received(CHUNKED)
+        assert not heard
+        await asyncio.gather(*(line.ended for line in lines))
+        return [line.unpacker.reply.pieces[0][0] for line in lines]
+
+    stamps = asyncio.run(go())
+    assert [i for i, _ in heard] == [0, 1, 2] and stamps == sorted(stamps)
+    assert max(stamps) <= min(at for _, at in heard)
 
 
 def test_arrivals_repeat_by_seed():
