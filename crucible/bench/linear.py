@@ -146,7 +146,8 @@ def run(
     known = {shape.model for shape in SHAPES}
     if unknown := set(models) - known:
         raise InputError(
-            f"no linear shapes for model {min(unknown)!r}; choose from {', '.join(sorted(known))}"
+            f"no linear shapes for model {min(unknown)!r} on cpu; choose from {', '.join(sorted(known))} "
+            "(square is for --device cuda)"
         )
     if bad := [t for t in rows if t < 1]:
         raise InputError(f"rows must be at least 1, got {bad[0]}")

@@ -27,8 +27,9 @@ CONTRACT = "f32, contract order"
 COLD_BYTES = 160 << 20
 MOST_COPIES = 60
 DISTINCT = 1024  # rows of weights that differ; the time does not depend on more, making them would
-# Beside the layers of the two models; the last fills the GPU for milliseconds.
-MORE = (Shape("square", "4096", 4096, 4096),)
+# Beside the layers of the two models, with the rows that they are timed at unless others are asked for: one
+# fills the GPU for milliseconds, one leaves most of it idle.
+MORE = {Shape("square", "4096", 4096, 4096): (4096,), Shape("square", "up", 1536, 576): (1024,)}
 
 
 def copies(n: int, k: int, size: int) -> int:
@@ -180,31 +181,43 @@ def torch_calls(layer: Layer, timer: Torch) -> list[Call]:
     return calls
 
 
+def cases(models: Sequence[str] = (), rows: Sequence[int] = ()) -> list[tuple[Shape, list[int]]]:
+    """The layers of `models` (none: of the two real ones) and the rows that each is timed at.
+
+    `rows` none: those of ROWS, or of MORE where the layer stands there. InputError for a model without layers
+    here and for rows below 1.
+    """
+    known = (*SHAPES, *MORE)
+    if unknown := set(models) - {s.model for s in known}:
+        names = ", ".join(dict.fromkeys(s.model for s in known))
+        raise InputError(f"no linear shapes for model {min(unknown)!r}; choose from {names}")
+    if bad := [t for t in rows if t < 1]:
+        raise InputError(f"rows must be at least 1, got {bad[0]}")
+    chosen = [s for s in known if s.model in models] if models else SHAPES
+    return [(s, [t for t in rows or MORE.get(s, ROWS) if t <= s.most_rows]) for s in chosen]
+
+
 def run(
     models: Sequence[str] = (),
-    rows: Sequence[int] = ROWS,
+    rows: Sequence[int] = (),
     against: Sequence[str] = (),
     rounds: int = 5,
     kinds: Sequence[str] = KINDS,
     say: Callable[[str], None] | None = None,
 ) -> list[Outcome]:
-    """One Outcome a layer and row count, times in microseconds."""
+    """One Outcome a layer and row count of `cases`, times in microseconds; InputError for an unknown kind."""
     from crucible import device as devices
 
-    shapes = [s for s in (*SHAPES, *MORE) if s.model in models] if models else list(SHAPES)
-    if unknown := set(models) - {s.model for s in (*SHAPES, *MORE)}:
-        raise InputError(
-            f"no linear shapes for model {min(unknown)!r}; choose from {', '.join(sorted(_models()))}"
-        )
-    if bad := [t for t in rows if t < 1]:
-        raise InputError(f"rows must be at least 1, got {bad[0]}")
+    chosen = cases(models, rows)
+    if unknown := set(kinds) - set(KINDS):
+        raise InputError(f"unknown kind {min(unknown)!r} of linear layers; choose from {', '.join(KINDS)}")
     device, ours = devices.get("cuda"), Cupy()
     theirs = Torch() if "torch" in against else None
     outcomes = []
-    for shape in shapes:
+    for shape, counts in chosen:
         with ours.stream:
             bank = Bank(device, shape.n, shape.k, ("f32", "bf16") if "f32" in kinds else ())
-        for t in (t for t in rows if t <= shape.most_rows):
+        for t in counts:
             title = f"{shape.model} {shape.layer} {t}x{shape.k}x{shape.n}"
             if say:
                 say(title)
@@ -215,10 +228,6 @@ def run(
             calls += torch_calls(layer, theirs) if theirs else []
             outcomes.append(measure(title, calls, rounds, LAUNCHES))
     return outcomes
-
-
-def _models() -> set[str]:
-    return {s.model for s in (*SHAPES, *MORE)}
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:

@@ -36,9 +36,13 @@ def register(root: typer.Typer) -> None:
 def linear(
     against: Against = None,
     rows: Annotated[
-        list[int] | None, typer.Option(help="Rows T; repeatable, default 1, 16, 256, 512.")
+        list[int] | None,
+        typer.Option(help="Rows T; repeatable, default 1, 16, 256 and 512 (cuda: 1024; square: its own)."),
     ] = None,
-    model: Annotated[list[str] | None, typer.Option(help="Shapes of smollm2 or synthetic-12x768.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Shapes of smollm2 or synthetic-12x768, on cuda also square; repeatable."),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     kind: Annotated[list[str] | None, typer.Option(help="f32 or int8 on cuda; repeatable.")] = None,
     tune: Annotated[
@@ -86,9 +90,8 @@ def _linear_cuda(model, rows, against, kind, tune, rounds, json, note) -> None:
     if tune:
         typer.echo(f"table: {gpu_choice.save(linear_tune.tune(rounds, say))}")
         return
-    chosen = tuple(rows or linear_gpu.ROWS)
     kinds = tuple(kind or linear_gpu.KINDS)
-    outcomes = linear_gpu.run(tuple(model or ()), chosen, tuple(against or ()), rounds, kinds, say)
+    outcomes = linear_gpu.run(tuple(model or ()), tuple(rows or ()), tuple(against or ()), rounds, kinds, say)
     typer.echo(linear_gpu.summary(outcomes))
     if json is not None:
         from dataclasses import replace

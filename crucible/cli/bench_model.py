@@ -8,7 +8,7 @@ import typer
 from crucible.cli.bench_options import Json, Modes, Note, app, say
 
 
-@app.command(epilog="Example:\n\n  crucible bench model --device cuda --against transformers --stages")
+@app.command(epilog="Example:\n\n  crucible bench model --device cuda --against transformers")
 def model(
     device: Annotated[str, typer.Option(help="cuda; prefill and decode time the cpu.")] = "cuda",
     name: Annotated[str, typer.Option("--model", help="Name, GGUF file or folder.")] = "synthetic-12x768",
@@ -34,6 +34,8 @@ def model(
         )
     if unknown := set(against or ()) - {"transformers"}:
         raise InputError(f"unknown peer {min(unknown)!r} for the whole model; choose from transformers")
+    if stages and against:
+        raise InputError("--stages profiles Crucible alone; leave --against out, or --stages for the peer")
     if stages:
         _stages(name, mode, unfused, rounds, json, note)
         return

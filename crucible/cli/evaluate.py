@@ -72,6 +72,7 @@ def register(app: typer.Typer) -> None:
             if one not in (WINDOWS, *PROTOCOLS):
                 known = ", ".join((WINDOWS, *PROTOCOLS))
                 raise InputError(f"unknown protocol {one!r}; choose one of {known}")
+        _check_used(protocols, attention, max_tokens, record)
         name, text = _text(text_file)
         asked = Asked(name, text, protocols, attention or ("reference", "exact"), window, max_tokens)
         found, records, interrupted = [], [], False
@@ -97,6 +98,28 @@ def register(app: typer.Typer) -> None:
             raise typer.Exit(130)
         if any(r.verdict == "fail" for r in records):
             raise typer.Exit(1)
+
+
+def _check_used(protocols, attention, max_tokens: int | None, record: Path | None) -> None:
+    """InputError for an option that none of the protocols would read."""
+    from crucible.attention.variants import find
+    from crucible.errors import InputError
+    from crucible.model.evaluate import PROTOCOLS
+
+    for variant in attention or ():
+        find(variant)
+    if set(protocols) == {WINDOWS}:
+        for option, given in (("--attention", attention), ("--record", record)):
+            if given:
+                known = ", ".join(PROTOCOLS)
+                raise InputError(
+                    f"windows takes no {option}; leave it out, or add --protocol with one of {known}"
+                )
+    if max_tokens is not None and WINDOWS not in protocols:
+        raise InputError(
+            f"--max-tokens {max_tokens} is for windows alone, and {protocols[0]} has a length of its own; "
+            "leave it out"
+        )
 
 
 def _text(text_file: Path | None) -> tuple[str, str]:

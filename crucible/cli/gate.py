@@ -25,7 +25,7 @@ def register(root: typer.Typer) -> None:
 def tensor(
     quick: Annotated[bool, typer.Option("--quick", help="Small cases only: minutes, without a GPU.")] = False,
     device: Annotated[str, typer.Option(help="cpu, simt or cuda.")] = "simt",
-    seed: Annotated[int, typer.Option(help="Seed of the fuzz cases and of every input.")] = 20260908,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the fuzz cases and of every input.")] = 20260908,
     mutants: Annotated[bool, typer.Option(help="Also show, on simt, that wrong kernels are caught.")] = True,
     json: Json = None,
 ) -> None:
@@ -68,10 +68,13 @@ MODEL_EXAMPLE = "Example:\n\n  crucible gate model --quick --device cpu --json m
 def model(
     quick: Annotated[bool, typer.Option("--quick", help="What a laptop does in about a minute.")] = False,
     device: Annotated[str, typer.Option(help="cpu, simt or cuda.")] = "cpu",
-    seed: Annotated[int, typer.Option(help="Seed of the prompts, the pages and the fuzz sets.")] = 20260908,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the prompts, the pages and the fuzz sets.")
+    ] = 20260908,
     jobs: Annotated[int, typer.Option(min=1, help="Processes, each with models of its own.")] = 1,
     models: Annotated[
-        list[str] | None, typer.Option("--model", help="Only this model; may be given again.")
+        list[str] | None,
+        typer.Option("--model", help="Only this model, whole where --quick has no part of it; repeatable."),
     ] = None,
     modes: Annotated[
         list[str] | None, typer.Option("--mode", help="Only f32 or int8; may be given again.")
@@ -108,7 +111,7 @@ DEVICES_EXAMPLE = "Example:\n\n  crucible gate devices --device cuda --model smo
 @app.command("devices", epilog=DEVICES_EXAMPLE)
 def compare(
     device: Annotated[str, typer.Option(help="cuda or simt: what is held to cpu.")] = "cuda",
-    seed: Annotated[int, typer.Option(help="Seed of the prompts and the pages.")] = 20260908,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the prompts and the pages.")] = 20260908,
     models: Annotated[
         list[str] | None, typer.Option("--model", help="Only this model; may be given again.")
     ] = None,
@@ -125,12 +128,15 @@ def compare(
     from tqdm import tqdm
 
     from crucible import device as devices
+    from crucible.errors import InputError
     from crucible.files import read_text
     from crucible.gates.model_devices import DevicesGate, models_for
     from crucible.gates.model_record import device_records, device_summary
     from crucible.model import heldout
 
     fed = read_text(text) if text else heldout.text()[: 1 << 14]
+    if not fed:
+        raise InputError(f"{text} is empty; give a file with some sentences")
     gate = DevicesGate(devices.get(device), models or models_for(device), modes or ["f32", "int8"], fed, seed)
     interrupted = False
     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from crucible import device as devices
+from crucible.errors import InputError
 from crucible.gates.model_cases import SEED, Corpus
 from crucible.gates.model_parts import STEPS_OF, TINY, load, prompts_of
 from crucible.gates.model_plan import Policy, Request, plan
@@ -46,7 +47,10 @@ class Compared:
 
 @dataclass
 class DevicesGate:
-    """One run against the cpu device; `steps` may be stopped after any step, what was done is kept."""
+    """One run against the cpu device; `steps` may be stopped after any step, what was done is kept.
+
+    InputError where it would compare cpu with itself, or read no text.
+    """
 
     device: devices.Device
     models: list[str]
@@ -56,6 +60,12 @@ class DevicesGate:
     compared: list[Compared] = field(default_factory=list)
     found: Results = field(default_factory=Results)
     finished: bool = False
+
+    def __post_init__(self) -> None:
+        if self.device.name == "cpu":
+            raise InputError("cpu is what the other devices are held to; choose cuda or simt")
+        if not self.text:
+            raise InputError("the text to feed is empty; give some sentences")
 
     @property
     def passed(self) -> bool:

@@ -9,6 +9,7 @@ from crucible.gates.model_cases import STEPS, Corpus, Prompts, random_prompts, t
 from crucible.gates.model_run import Workload
 from crucible.model.fetch import cached
 from crucible.model.model import SYNTHETIC, TINY, Model, open_checkpoint
+from crucible.model.weights import MODES
 
 STEPS_OF = {"int8": STEPS, "f32": 4}  # tokens of a sequence, at most
 
@@ -64,7 +65,12 @@ CORPUS_OF = {"int8": whole, "f32": fixed}
 
 
 def parts(device_name: str, quick: bool, models: Sequence[str] = (), modes: Sequence[str] = ()) -> list[Part]:
-    """What a run consists of; `models` and `modes` narrow it, and a model of another name is added to it."""
+    """What a run consists of; `models` and `modes` narrow it, and a model of another name is added to it.
+
+    InputError for a mode that does not exist.
+    """
+    if unknown := set(modes) - set(MODES):
+        raise InputError(f"unknown mode {min(unknown)!r}; choose one of {', '.join(MODES)}")
     if quick and device_name == "simt":
         made = [Part(TINY, mode, 2, few, 20) for mode in ("int8", "f32")]
     elif quick:
@@ -76,10 +82,7 @@ def parts(device_name: str, quick: bool, models: Sequence[str] = (), modes: Sequ
     for name in models:
         if name not in {part.model for part in made}:
             made += [_whole(name, mode) for mode in ("int8", "f32")]
-    made = [p for p in made if (not models or p.model in models) and (not modes or p.mode in modes)]
-    if not made:
-        raise InputError(f"the gate has nothing to run for models {', '.join(models)} in {', '.join(modes)}")
-    return made
+    return [p for p in made if (not models or p.model in models) and (not modes or p.mode in modes)]
 
 
 def _whole(model: str, mode: str) -> Part:

@@ -8,6 +8,7 @@ from crucible.device.checks import expect, expect_out
 from crucible.errors import InputError
 from crucible.linear import gpu_i8_kernels as kernels
 from crucible.linear.weights import LinearWeight
+from crucible.numerics.checks import check_eps
 
 _MOST_BLOCKS = 1 << 16  # blocks of the kernels that stride over their grid
 _SHARED_OF_ROWS = 48 << 10  # bytes of shared memory that a block of rows may take
@@ -64,10 +65,11 @@ def rmsnorm_quantize(device, x, norm_weight, eps, scratch=None, out=None) -> tup
     expect("x", x, np.float32, (None, None))
     rows, k = x.shape
     expect("norm_weight", norm_weight, np.float32, (k,))
+    eps = check_eps(eps)
     if out is not None:
         expect_out("out", out, np.float32, (rows, k), (norm_weight,), (x,))
     q, top = _rows(device, rows, k, scratch)
-    sizes = (np.int32(rows), np.int32(k), np.float32(eps))
+    sizes = (np.int32(rows), np.int32(k), eps)
     floats = (x, norm_weight, out)
     _per_row(device, "quantize_rmsnorm", q, floats, (*floats, q.digits, top, *sizes))
     return q, top
@@ -101,6 +103,7 @@ def rmsnorm_linear(
     """The int8 layer of rmsnorm(x, norm_weight, eps): one launch for few rows, else two."""
     expect("x", x, np.float32, (None, weight.k))
     expect("norm_weight", norm_weight, np.float32, (weight.k,))
+    eps = check_eps(eps)
     name = kernel or kernels.choose(device, x.shape[0], weight.n, weight.k, floats=True)
     if kernels.is_few(name):
         out = _output(device, x.shape[0], weight, out, (x, norm_weight), add)

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from crucible.errors import InputError
 from crucible.kv.slices import Slice
-from crucible.model.cache import KVCache, pages_for
+from crucible.model.cache import KVCache, check_cache, pages_for
 from crucible.model.decoding import Decoding
 from crucible.model.model import Model
 from crucible.model.transformer import listed_ids
-from crucible.numerics.checks import whole
+from crucible.numerics.checks import listed, whole
 from crucible.sampling.params import SamplingParams
+from crucible.sampling.rows import check_params
 
 ROWS, SEGMENTS = 1024, 16  # of one packed call
 
@@ -58,28 +59,47 @@ def generate_batch(
 
     The same as one request at a time. `cache` has a table row for each request and none of them in use; it is
     empty again afterwards, and its captures serve the next call. `rows` and `segments` bound a prompt call,
-    `ahead` is how many steps may be under way beside the one that is waited for. InputError as `forward`.
+    `ahead` is how many steps may be under way beside the one that is waited for. InputError as `forward`, and
+    PoolExhausted where the cache has too few pages; however it ends, what it reserved is given back.
     """
     whole("max_tokens", max_tokens, 1)
     whole("ahead", ahead, 0)
+    rows, segments = whole("rows", rows, 1), whole("segments", segments, 1)
+    prompts, params = listed("prompts", prompts), listed("params", params)
     if len(prompts) != len(params) or not prompts:
         raise InputError(f"{len(prompts)} prompts have {len(params)} sampling parameters; give one each")
+    check_params(params)
+    ends = frozenset(listed_ids(stops, model.config.vocab))
     prompts = [listed_ids(prompt, model.config.vocab) for prompt in prompts]
     if not all(prompts):
         raise InputError(f"prompt {prompts.index([])} is empty; give at least one token")
     positions = [len(prompt) + max_tokens for prompt in prompts]
     if cache is None:
         cache = model.new_cache(sum(map(pages_for, positions)), len(prompts))
+    _check_free(cache, len(prompts))
     tokens: list[list[int]] = [[] for _ in prompts]
     try:
         for request, count in enumerate(positions):
             cache.reserve(request, count)
-        _prefill(model, prompts, params, cache, tokens, whole("rows", rows, 1), segments, variant)
-        _decode(model, params, cache, tokens, max_tokens, frozenset(stops), ahead, variant)
+        _prefill(model, prompts, params, cache, tokens, rows, segments, variant)
+        _decode(model, params, cache, tokens, max_tokens, ends, ahead, variant)
     finally:
         for request in range(len(prompts)):
-            cache.release(request)
+            if cache.pages.pages_of(request):  # an error may have come before its pages
+                cache.release(request)
     return tokens
+
+
+def _check_free(cache, count: int) -> None:
+    """InputError unless table rows 0 .. count-1 of the cache exist and none of them is in use."""
+    check_cache(cache)
+    for request in range(count):
+        cache.tables.check(request, 0)
+        if used := len(cache.pages.pages_of(request)):
+            raise InputError(
+                f"request {request} of the cache holds {used} pages already; release it, or pass a cache "
+                f"whose rows 0..{count - 1} are free"
+            )
 
 
 def _prefill(model, prompts, params, cache, tokens, rows: int, segments: int, variant) -> None:

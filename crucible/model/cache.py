@@ -20,6 +20,12 @@ def pages_for(positions: int) -> int:
     return -(-positions // PAGE_SIZE)
 
 
+def check_cache(cache) -> None:
+    """InputError for anything that is no KVCache."""
+    if not isinstance(cache, KVCache):
+        raise InputError(f"cache is {type(cache).__name__}; pass one that the model's new_cache made")
+
+
 @dataclass(eq=False)
 class KVCache:
     """K and V pools [pages][layers][16][kv_dim] f32 on the device, with who owns which page.

@@ -20,7 +20,8 @@ class Checkpoint:
     `read_stored(name)` returns the same tensor as the file has it: (storage, rows uint8 [out][bytes]),
     a storage of crucible.linear.weights.STORAGES whose weights widen to what `read_tensor` returns.
     `load_tokenizer()` builds the tokenizer; `chat_template` is Jinja text or None, `bos` and `eos` the
-    tokens it may spell out ("" where the file names none); `eos_ids` stop a generation.
+    tokens it may spell out ("" where the file names none); `eos_ids` stop a generation. `spelled` turns a
+    canonical tensor name into the file's.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Checkpoint:
     bos: str = ""
     eos: str = ""
     stored: Callable[[str], tuple[str, np.ndarray] | None] = field(default=lambda name: None, repr=False)
+    spelled: Callable[[str], str] = field(default=str, repr=False)
 
     def read_stored(self, name: str) -> tuple[str, np.ndarray]:
         """Tensor `name` [out][in] in its storage; f32 where the file's own type has no storage."""

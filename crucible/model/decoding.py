@@ -9,12 +9,14 @@ import numpy as np
 from crucible.device.staging import Layout
 from crucible.errors import InputError
 from crucible.kv.slices import Slice
-from crucible.model.cache import KVCache
+from crucible.model.cache import KVCache, check_cache
 from crucible.model.packed import RESULTS
-from crucible.model.transformer import Transformer
+from crucible.model.transformer import Transformer, check_ids
+from crucible.numerics.checks import listed
 from crucible.numerics.contract import PAGE_SIZE
 from crucible.sampling.params import SamplingParams
-from crucible.sampling.rows import host_batch
+from crucible.sampling.philox import DRAW_LIMIT, check_draw
+from crucible.sampling.rows import check_params, host_batch
 from crucible.sampling.sample import Sample, refuse
 
 
@@ -37,13 +39,20 @@ class Decoding:
         draws: Sequence[int],
         variant: str | None = None,
     ):
+        requests, params = listed("requests", requests), listed("params", params)
+        tokens, draws = check_ids(tokens, transformer.config.vocab).tolist(), listed("draws", draws)
         if not len(requests) == len(tokens) == len(params) == len(draws) > 0:
             raise InputError(
                 "a decode needs as many tokens, parameters and draw numbers as requests, one or more"
             )
+        check_cache(cache)
+        for request in requests:
+            cache.tables.check(request, 0)
+        check_params(params)
+        draws = [check_draw(draw) for draw in draws]
         self._transformer, self._cache, self._variant = transformer, cache, variant
-        self._requests, self._params = list(requests), list(params)
-        self._tokens, self._draws = list(tokens), list(draws)
+        self._requests, self._params = requests, params
+        self._tokens, self._draws = tokens, draws
         self._position = [cache.stored[r] for r in requests]
         self._pending: deque[tuple[Any, Any]] = deque()
         self._entry: Any = None  # the capture whose block holds the next step's inputs
@@ -62,7 +71,11 @@ class Decoding:
         return not self._pending or self._continues()
 
     def enqueue(self) -> None:
-        """Start the next step. InputError where it needs tokens that were not collected (see runs_ahead)."""
+        """Start the next step.
+
+        InputError where it needs tokens that were not collected (see runs_ahead), and past the last draw
+        number.
+        """
         if self._continues():
             with self._transformer.lock:
                 self._entry.graph.launch()
@@ -99,6 +112,8 @@ class Decoding:
         if self._entry is None or self._entry.holder[0] is not self:
             return False
         if any(position >= end for position, end in zip(self._position, self._room, strict=True)):
+            return False
+        if max(self._draws) + len(self._pending) >= DRAW_LIMIT:  # it would wrap where nobody looks
             return False
         return np.array_equal(self._tables, self._tables_now())
 

@@ -251,4 +251,5 @@ def open_safetensors(folder: Path) -> Checkpoint:
         bos=_token(folder, "bos_token"),
         eos=_token(folder, "eos_token"),
         stored=stored,
+        spelled=hf_name,
     )

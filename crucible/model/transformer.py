@@ -13,18 +13,19 @@ from crucible.device import Device
 from crucible.errors import InputError
 from crucible.kv.slices import Packed, Slice, pack
 from crucible.kv.validation import validate
-from crucible.model.cache import KVCache
+from crucible.model.cache import KVCache, check_cache
 from crucible.model.config import ModelConfig
 from crucible.model.graphs import Graphs
 from crucible.model.layers import Mark, Trace
 from crucible.model.native import NativeRunner
 from crucible.model.packed import PackedRunner, Ran, Step, Timing
 from crucible.model.weights import Weights
-from crucible.numerics.checks import whole_array
+from crucible.numerics.checks import listed, whole_array
 from crucible.numerics.contract import PAGE_SIZE
 from crucible.ops.rope_tables import rope_table
 from crucible.sampling.params import SamplingParams
-from crucible.sampling.rows import host_batch
+from crucible.sampling.philox import check_draw
+from crucible.sampling.rows import check_params, host_batch
 from crucible.sampling.sample import Sample, refuse, sample
 
 __all__ = ["Chosen", "Trace", "Transformer", "check_ids", "listed_ids"]
@@ -122,6 +123,8 @@ class Transformer:
         anew; `packed` False runs the slices one after another, a control that moves no bit. InputError for
         ids outside the vocabulary or slices that do not fit the cache, before anything reaches the device.
         """
+        if trace is not None and not callable(trace):
+            raise InputError(f"trace is {type(trace).__name__}; it must be a function (name, layer, array)")
         with self._lock:
             checked = self._check(ids, slices, cache, rows)
             if packed or len(slices) == 1:
@@ -145,16 +148,19 @@ class Transformer:
         On cuda and simt the tokens are chosen on the device, in the same graph, and are all that comes back.
         InputError also for logits outside the contract (section 8).
         """
+        params, draws = listed("params", params), listed("draws", draws)
         with self._lock:
             checked = self._check(ids, slices, cache, rows)
             wanted = len(slices) if rows is None else len(checked[3])
             if not len(params) == len(draws) == wanted:
                 raise InputError(f"{wanted} rows of logits need as many sampling parameters and draw numbers")
+            check_params(params)
+            draws = [check_draw(draw) for draw in draws]
             if self.device.name == "cpu":
                 logits = self._run(checked, cache, None, None, variant, graph).logits
                 given = zip(logits, params, draws, strict=True)
                 return Chosen([sample(self.device, row, p, d) for row, p, d in given], logits)
-            ran = self._run(checked, cache, host_batch(list(params), list(draws)), None, variant, graph)
+            ran = self._run(checked, cache, host_batch(params, draws), None, variant, graph)
             found = self.runner.results(wanted, ran.results)
             for status, p in zip(found["status"].tolist(), params, strict=True):
                 refuse(status, p.temperature)
@@ -196,6 +202,7 @@ class Transformer:
         self._started = time.perf_counter()
         if self._busy:
             raise InputError("a trace must not call forward on its own transformer; take another one")
+        check_cache(cache)
         packed = pack(slices)
         ids = check_ids(ids, self.config.vocab)
         if ids.shape != (packed.rows,):

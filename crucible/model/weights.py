@@ -11,6 +11,7 @@ from crucible.errors import InputError
 from crucible.linear.weights import LinearWeight, pack, pack_int8, pack_stored, quantize_weight
 from crucible.model.checkpoint import Checkpoint
 from crucible.model.config import ATTENTION_LINEARS
+from crucible.model.finite import check_finite
 from crucible.ops.embedding import StoredTable
 
 MODES = ("f32", "int8")
@@ -52,14 +53,25 @@ def load_weights(
 
     Contract section 6: in int8 mode the embedding is an int8 table and a tied head shares its q
     and s_w. At most one layer's widened copy is alive. `progress(done, total)` counts blocks.
+    InputError naming the first tensor that holds NaN or infinity.
     """
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}; choose one of {', '.join(MODES)}")
-    config, read = checkpoint.config, checkpoint.read_tensor
+    config = checkpoint.config
+
+    def stored(name: str) -> tuple[str, np.ndarray]:
+        storage, rows = checkpoint.read_stored(name)
+        check_finite(checkpoint, name, storage, rows)
+        return storage, rows
+
+    def read(name: str) -> np.ndarray:
+        tensor = checkpoint.read_tensor(name)
+        check_finite(checkpoint, name, "f32", tensor)
+        return tensor
 
     def packed(names: list[str], bias=None) -> LinearWeight:
         if mode == "f32":
-            found = [checkpoint.read_stored(name) for name in names]
+            found = [stored(name) for name in names]
             if len({storage for storage, _ in found}) == 1:
                 rows = device.upload(np.concatenate([rows for _, rows in found]))
                 k = config.tensor_shapes()[names[0]][1]
@@ -81,7 +93,7 @@ def load_weights(
         embedding = quantize_weight(device, device.upload(read(table)))
         head = pack_int8(device, *embedding) if config.tied else None
     else:
-        storage, rows = checkpoint.read_stored(table)
+        storage, rows = stored(table)
         # A copy: rows may be a view of the file, and a later write to that must not reach the model.
         embedding = StoredTable(storage, device.upload(np.array(rows)), config.hidden)
         head = packed([table]) if config.tied else None

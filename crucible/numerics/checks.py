@@ -1,6 +1,7 @@
 """Guards of plain arguments, shared by every entry: whole numbers, real numbers, arrays of whole numbers."""
 
 import operator
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -53,6 +54,14 @@ def whole_array(name: str, values) -> np.ndarray:
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise InputError(f"{name} must be a flat list of integers, got {array.dtype} {list(array.shape)}")
     return array
+
+
+def listed(name: str, values) -> list:
+    """A list, tuple, other sequence or flat array as a list, or InputError: text and a generator are none."""
+    flat = isinstance(values, np.ndarray) and values.ndim == 1
+    if not flat and (isinstance(values, (str, bytes, bytearray)) or not isinstance(values, Sequence)):
+        raise InputError(f"{name} must be a list, got {type(values).__name__}")
+    return list(values)
 
 
 def _short(value) -> str:

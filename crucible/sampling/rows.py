@@ -61,13 +61,18 @@ class Sampled:
     status: Any
 
 
+def check_params(params: list[SamplingParams]) -> None:
+    """InputError for the first that is no SamplingParams."""
+    for p in params:
+        if not isinstance(p, SamplingParams):
+            raise InputError(f"params holds {type(p).__name__}; each must be SamplingParams")
+
+
 def host_batch(params: list[SamplingParams], draws: list[int]) -> dict[str, np.ndarray]:
     """The fields of a SampleBatch as NumPy arrays, for an upload or into the arrays of a captured graph."""
     if len(params) != len(draws):
         raise InputError(f"{len(params)} rows of parameters have {len(draws)} draw numbers; give one each")
-    for p in params:
-        if not isinstance(p, SamplingParams):
-            raise InputError(f"params holds {type(p).__name__}; each must be SamplingParams")
+    check_params(params)
     values = {
         "temperature": [p.temperature for p in params],
         "top_k": [min(p.top_k, _INT32_MAX) for p in params],

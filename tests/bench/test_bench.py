@@ -132,6 +132,26 @@ def test_unknown_peers_and_modes_are_named():
         linear.run(models=("gpt",))
 
 
+def test_shapes_of_the_gpu_have_rows_of_their_own_unless_others_are_asked_for():
+    from crucible.bench import linear_gpu
+
+    def titles(*given):
+        return [f"{t}x{shape.k}x{shape.n}" for shape, rows in linear_gpu.cases(*given) for t in rows]
+
+    assert titles(["square"]) == ["4096x4096x4096", "1024x576x1536"]
+    assert titles(["square"], [16]) == ["16x4096x4096", "16x576x1536"]
+    assert len(titles()) == 2 * (4 * len(linear_gpu.ROWS) + 2) and not set(titles()) & set(titles(["square"]))
+    assert titles(["smollm2", "square"], [1, 4096])[-3:] == ["4096x4096x4096", "1x576x1536", "4096x576x1536"]
+    for given, sentence in (
+        ((["gpt"],), "no linear shapes for model 'gpt'; choose from smollm2, synthetic-12x768, square"),
+        (((), [0]), "rows must be at least 1, got 0"),
+        (((), (), (), 1, ["f32", "f16"]), "unknown kind 'f16' of linear layers; choose from f32, int8"),
+    ):
+        with pytest.raises(InputError) as refused:
+            linear_gpu.run(*given)
+        assert str(refused.value) == sentence
+
+
 COMMITTED = Path(__file__).resolve().parents[2] / "outputs" / "cpu-2core" / "bench.json"
 
 

@@ -10,7 +10,7 @@ from crucible.device import get
 from crucible.device.sources import kernels_dir
 from crucible.errors import InputError
 from crucible.linear import gpu_i8
-from crucible.linear.apply import linear, linear_quantized, linear_sums, quantize_rows
+from crucible.linear.apply import linear, linear_quantized, linear_sums, quantize_rows, rmsnorm_linear
 from crucible.linear.gpu_i8_kernels import INT32_K, KERNELS, runs
 from crucible.linear.weights import pack, pack_int8, quantize_weight
 from crucible.numerics import inputs
@@ -266,6 +266,23 @@ class Mutant:
 
     def kernel(self, stem, entry=None, **defines):
         return self._device.kernel(self._folder / f"{stem}.cu", entry, **defines)
+
+
+@pytest.mark.parametrize("eps", [-1, np.nan, 1e39, None, True, "x"])
+def test_an_eps_out_of_range_is_refused_with_one_sentence_on_every_device(device, cpu, eps):
+    x, w, _ = data(3, 5, 64)
+    said = []
+    for where in (cpu, device):
+        given = where.upload(x), where.upload(w[0]), eps
+        weight = pack(where, where.upload(w), "int8")
+        calls = [lambda a=(where, *given): rmsnorm(*a), lambda a=(where, *given, weight): rmsnorm_linear(*a)]
+        if where is device:
+            calls.append(lambda a=(where, *given): gpu_i8.rmsnorm_quantize(*a))
+        for call in calls:
+            with pytest.raises(InputError, match=r"^eps ") as refused:
+                call()
+            said.append(str(refused.value))
+    assert len(said) == 5 and len(set(said)) == 1
 
 
 MUTANTS = {

@@ -1,0 +1,70 @@
+"""A command refuses an option that it would not heed, with one sentence that names it, before it runs."""
+
+import pytest
+
+TEXT = "some.txt"
+
+
+@pytest.fixture(autouse=True)
+def texts(tmp_path, monkeypatch):
+    """A directory with a text, an empty one and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / TEXT).write_text("Some words. " * 20)
+    (tmp_path / "empty.txt").write_text("")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "command, sentence",
+    [
+        (
+            "gate devices --device simt --text empty.txt",
+            "empty.txt is empty; give a file with some sentences",
+        ),
+        ("gate devices --device cpu", "cpu is what the other devices are held to; choose cuda or simt"),
+        ("gate model --mode fp16", "unknown mode 'fp16'; choose one of f32, int8"),
+        ("gate model --quick --mode f32 --mode x", "unknown mode 'x'; choose one of f32, int8"),
+        ("bench model --stages --against transformers", "--stages profiles Crucible alone"),
+        (
+            "bench linear --device cuda --kind f16",
+            "unknown kind 'f16' of linear layers; choose from f32, int8",
+        ),
+        (
+            "bench linear --device cuda --model gpt",
+            "no linear shapes for model 'gpt'; choose from smollm2, syn",
+        ),
+        ("bench linear --model square", "no linear shapes for model 'square' on cpu; choose from smollm2, "),
+        (f"eval {TEXT} --attention nope --record r.json", "unknown attention variant 'nope'"),
+        (f"eval {TEXT} --attention exact", "windows takes no --attention; leave it out, or add --protocol"),
+        (f"eval {TEXT} --record r.json", "windows takes no --record; leave it out, or add --protocol with"),
+        (
+            "eval --protocol prefill-32 --max-tokens 50",
+            "--max-tokens 50 is for windows alone, and prefill-32 has",
+        ),
+    ],
+)
+def test_what_a_command_would_not_heed_is_refused(crucible, texts, command, sentence):
+    before = sorted(texts.iterdir())
+    code, out, err = crucible(*command.split())
+    assert code == 2 and out == "" and err.startswith(f"error: {sentence}") and err.count("\n") == 1, err
+    assert sorted(texts.iterdir()) == before
+
+
+@pytest.mark.parametrize("gate", ["tensor", "model", "devices"])
+def test_a_seed_below_zero_is_refused_by_the_name_of_its_option(crucible, gate):
+    code, out, err = crucible("gate", gate, "--seed", "-1")
+    assert code == 2 and out == "" and "--seed" in err
+
+
+def test_an_example_of_the_help_is_accepted(crucible, monkeypatch):
+    from crucible.bench import model_gpu
+    from crucible.errors import UnavailableError
+
+    def reached(*_):
+        raise UnavailableError("reached")
+
+    monkeypatch.setattr(model_gpu, "run", reached)
+    _, out, _ = crucible("bench", "model", "--help")
+    lines = (line.strip(" │") for line in out.splitlines())
+    (example,) = (line for line in lines if line.startswith("crucible bench model"))
+    assert crucible(*example.split()[1:])[2] == "error: reached\n"
