@@ -111,14 +111,14 @@ class Card:
     def fingerprint(self, sampler: str = "inverse-cdf") -> str:
         """Names all that decides a request's tokens but the request: two services with equal fingerprints
         give equal tokens to equal requests with equal seeds, whatever machine or device they run on."""
-        made = self._fingerprints
-        if sampler not in made:
+        made, key = self._fingerprints, (sampler, self.foreign)
+        if key not in made:
             own = {"foreign": self.foreign} if self.foreign else {}
-            made[sampler] = "fp_" + _sha256({**self._identity, **own, "sampler": sampler})[:24]
-        return made[sampler]
+            made[key] = "fp_" + _sha256({**self._identity, **own, "sampler": sampler})[:24]
+        return made[key]
 
     @functools.cached_property
-    def _fingerprints(self) -> dict[str, str]:
+    def _fingerprints(self) -> dict[tuple[str, str], str]:
         return {}
 
     @functools.cached_property
