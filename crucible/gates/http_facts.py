@@ -1,11 +1,10 @@
 """What is known of a service that answers: its own word, and its build where it was started here."""
 
-import json
 from pathlib import Path
 
 from crucible.errors import UnavailableError
 from crucible.gates import service_traffic as traffic
-from crucible.service.load import http
+from crucible.service.load.plan import first_model
 from crucible.service.load.target import Target
 
 UNKNOWN = "unknown build"
@@ -21,16 +20,11 @@ async def served(to: Target) -> dict[str, object]:
 
     UnavailableError where it names no model.
     """
-    try:
-        status, body = await http.fetch(to, "/v1/models")
-    except http.BadReply as error:
-        raise UnavailableError(f"{error}; start one with crucible serve") from None
-    try:
-        card = json.loads(body)["data"][0]
-        said = {fact: card[name] for fact, name in _MODEL.items() if isinstance(card.get(name), (str, int))}
-        said["model"] = str(card["id"])
-    except (ValueError, LookupError, TypeError, AttributeError):
-        raise UnavailableError(f"{to.url} names no model at /v1/models (status {status})") from None
+    status, card = await first_model(to)
+    if not card:
+        raise UnavailableError(f"{to.url} names no model at /v1/models (status {status})")
+    said = {fact: card[name] for fact, name in _MODEL.items() if isinstance(card.get(name), (str, int))}
+    said["model"] = str(card["id"])
     stats = await traffic.stats(to)
     limits = stats.get("limits") if isinstance(stats, dict) else None
     if isinstance(limits, dict):

@@ -6,7 +6,6 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from crucible.evidence import record
-from crucible.evidence.statistics import bracket
 from crucible.report.plots.style import (
     BLUE,
     FAINT,
@@ -20,8 +19,9 @@ from crucible.report.plots.style import (
     new,
     styled,
 )
+from crucible.report.speeds import STAGE, brackets
 
-EMPTY, _STAGE = "empty interval", "stage "
+EMPTY = "empty interval"
 # Part of the picture: its colour, and the stages that it holds, fused or not, in the order of a pass.
 PARTS = {
     "norms": (SKY, ("norm", "norm+quantize")),
@@ -42,10 +42,9 @@ def profiles(path: Path | str) -> dict[str, dict[str, float]]:
     if not Path(path).is_file():
         return found
     for item in (r for r in record.load(path) if r.kind == "bench.stages"):
-        for one in item.samples:
-            title, _, name = one.name.partition(": ")
-            if name.startswith(_STAGE):
-                found.setdefault(title, {})[name.removeprefix(_STAGE)] = bracket(one.values).median
+        for (title, name), taken in brackets(item).items():
+            if name.startswith(STAGE):
+                found.setdefault(title, {})[name.removeprefix(STAGE)] = taken.median
     return found
 
 

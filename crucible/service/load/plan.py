@@ -112,11 +112,10 @@ def _check_ids(count: int) -> None:
         )
 
 
-async def known(to: Target, needed: bool) -> tuple[Target, int | None]:
-    """The target, with a model name where one is `needed` and not given, and the model's context.
+async def first_model(to: Target) -> tuple[int, dict]:
+    """(status, the first entry of /v1/models; {} where there is none with an id).
 
-    The service is asked for both; one that does not say its context gives None. UnavailableError where
-    nobody answers at all.
+    UnavailableError where nobody answers at all.
     """
     try:
         status, body = await http.fetch(to, "/v1/models")
@@ -124,9 +123,19 @@ async def known(to: Target, needed: bool) -> tuple[Target, int | None]:
         raise UnavailableError(f"{error}; start one with crucible serve") from None
     try:
         card = json.loads(body)["data"][0]
-        name, context = str(card["id"]), card.get("context")
-    except (ValueError, LookupError, TypeError, AttributeError):
-        name, context = "", None
+    except (ValueError, LookupError, TypeError):
+        card = None
+    return status, card if isinstance(card, dict) and "id" in card else {}
+
+
+async def known(to: Target, needed: bool) -> tuple[Target, int | None]:
+    """The target, with a model name where one is `needed` and not given, and the model's context.
+
+    The service is asked for both; one that does not say its context gives None. UnavailableError where
+    nobody answers at all.
+    """
+    status, card = await first_model(to)
+    name, context = str(card.get("id", "")), card.get("context")
     if needed and not to.model:
         if not name:
             raise UnavailableError(f"{to.url} names no model (status {status}); give one with --model")
