@@ -1,5 +1,6 @@
 """A tiny model and servers on loopback: uvicorn in a thread over an engine of this process."""
 
+import asyncio
 import contextlib
 import functools
 import json
@@ -219,6 +220,30 @@ def make_gate():
 def gate():
     """A closed Gate for a server's engine."""
     return Gate()
+
+
+@pytest.fixture(scope="session")
+def leave():
+    """leave(server, client, ask): an async client that goes once the engine has what `ask()` asked for.
+
+    It returns when the service has seen that; the test's gate keeps the engine from being done before.
+    """
+
+    async def come_and_go(server, client, ask) -> None:
+        async with client:
+            asked = asyncio.ensure_future(ask())
+            while not server.engine.stats().waiting + server.engine.stats().running:
+                assert not asked.done(), asked
+                await asyncio.sleep(0.002)
+            asked.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asked
+
+    def run(server, client, ask) -> None:
+        asyncio.run(asyncio.wait_for(come_and_go(server, client, ask), 30))
+        wait_until(lambda: not server.service.inflight, "the service sees that the client left")
+
+    return run
 
 
 @pytest.fixture

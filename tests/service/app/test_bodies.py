@@ -134,8 +134,14 @@ def test_a_large_body_without_a_length_is_a_413_too(tiny_server, post, face):
 
 @pytest.fixture(scope="module")
 def narrow(serve_once, tiny):
-    """A server that takes 4096 bytes, and waits 50 ms for them."""
-    return serve_once(tiny, settings=Settings("tiny", max_body=4096, read_timeout=0.05))
+    """A server that takes 4096 bytes."""
+    return serve_once(tiny, settings=Settings("tiny", max_body=4096))
+
+
+@pytest.fixture(scope="module")
+def hasty(serve_once, tiny):
+    """A server that waits 50 ms for a body."""
+    return serve_once(tiny, settings=Settings("tiny", read_timeout=0.05))
 
 
 def test_the_limit_itself_is_taken(narrow, post, face):
@@ -153,8 +159,8 @@ def test_a_declared_length_is_refused_before_the_body_comes(tiny_server):
         assert line.recv(4096).startswith(b"HTTP/1.1 413 ")
 
 
-def test_a_body_that_does_not_come_is_a_408(narrow, face):
-    with socket.create_connection(("127.0.0.1", narrow.port), timeout=20) as line:
+def test_a_body_that_does_not_come_is_a_408(hasty, face):
+    with socket.create_connection(("127.0.0.1", hasty.port), timeout=20) as line:
         head = f"POST {face.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         line.sendall(f"{head}content-length: 50\r\n\r\n{{".encode())
         assert line.recv(4096).startswith(b"HTTP/1.1 408 ")
