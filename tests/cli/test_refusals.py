@@ -25,6 +25,7 @@ def texts(tmp_path, monkeypatch):
         ("gate model --mode fp16", "unknown mode 'fp16'; choose one of f32, int8"),
         ("gate model --quick --mode f32 --mode x", "unknown mode 'x'; choose one of f32, int8"),
         ("bench model --stages --against transformers", "--stages profiles Crucible alone"),
+        ("bench model --unfused", "--unfused is a control of the stages; add --stages, or leave it out"),
         (
             "bench linear --device cuda --kind f16",
             "unknown kind 'f16' of linear layers; choose from f32, int8",
@@ -41,6 +42,7 @@ def texts(tmp_path, monkeypatch):
             "eval --protocol prefill-32 --max-tokens 50",
             "--max-tokens 50 is for windows alone, and prefill-32 has",
         ),
+        ("eval --protocol decode --window 64", "--window 64 is for windows alone, and decode has a length"),
     ],
 )
 def test_what_a_command_would_not_heed_is_refused(crucible, texts, command, sentence):
