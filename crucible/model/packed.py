@@ -1,5 +1,6 @@
 """Packed passes on cuda and simt: one upload a call, lasting scratch, graphs of what comes again."""
 
+import functools
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from crucible.model.graphs import Captured, Graphs
 from crucible.model.layers import Inputs, Mark, Pass, Trace, _unmarked
 from crucible.model.topology import (
     Chosen,
+    ItemKey,
     Topology,
     make_items,
     narrowed,
@@ -132,7 +134,7 @@ class PackedRunner:
         desc = step.desc.copy()
         desc[:, 3] = np.arange(len(desc))  # a segment has its own row of the tables that are sent
         chosen = entry.chosen if entry else self._choose(made, desc, cache, asked, demanded)
-        layout = entry.layout if entry else layout_of(made, chosen)
+        layout = entry.layout if entry else layout_of(made, chosen.items)
         values = self._values(step, desc, cache, made, chosen)
         prepared = time.perf_counter()
         block = entry.block if entry else self._block(layout, record)
@@ -141,7 +143,7 @@ class PackedRunner:
             entry.holder[0] = None
         uploaded = time.perf_counter()
         if entry is None:
-            views = layout.views(block)
+            views = self.staging.views(layout, block)
             entry = self._pass(
                 made, chosen, layout, block, views, cache, rope, record, graphs, trace, mark, fused
             )
@@ -260,14 +262,15 @@ class PackedRunner:
         return layout.views(host)
 
 
-def layout_of(made: Topology, chosen: Chosen) -> Layout:
-    """The block that a pass of a topology reads."""
+@functools.lru_cache(64)
+def layout_of(made: Topology, items: tuple[tuple[ItemKey, int], ...]) -> Layout:
+    """The block that a pass of a topology with these work items reads; what comes again has the same one."""
     i32 = np.int32
     fields: list[tuple] = [("ids", i32, (made.rows,)), ("positions", i32, (made.rows,))]
     fields += [("desc", i32, (made.segments, 4)), ("tables", i32, (made.segments, stride_of(made)))]
     if made.gather:
         fields.append(("rows", i32, (made.wanted,)))
-    fields += [(key, i32, (count, 4)) for key, count in chosen.items]
+    fields += [(key, i32, (count, 4)) for key, count in items]
     if made.sample:
         fields += [(name, dtype, (made.wanted,)) for name, dtype in _SAMPLE_FIELDS]
     return Layout.of(fields)
