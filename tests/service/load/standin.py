@@ -20,11 +20,22 @@ def expected(prompt, count: int) -> list[int]:
 class StandIn:
     """`first` seconds to the first token and `gap` between events of `together` tokens; `change` (position)
     gives another token there; `refuse` answers 429; `cut` breaks off after that many tokens; `pieces` sends
-    every byte string in two writes."""
+    every byte string in two writes; `hold` sends no more after that many tokens; no token is sent before
+    `crowd` requests have come."""
 
     def __init__(
-        self, first=0.0, gap=0.0, together=1, change=None, refuse=False, cut=None, pieces=False, hold=None
+        self,
+        first=0.0,
+        gap=0.0,
+        together=1,
+        change=None,
+        refuse=False,
+        cut=None,
+        pieces=False,
+        hold=None,
+        crowd=0,
     ):
+        self.crowd = crowd
         self.first, self.gap, self.together = first, gap, together
         self.change, self.refuse, self.cut, self.pieces, self.hold = change, refuse, cut, pieces, hold
         self.seen: list[dict] = []
@@ -68,6 +79,9 @@ class StandIn:
         writer.write(
             b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-type: text/event-stream\r\n\r\n"
         )
+        async with asyncio.timeout(30):
+            while len(self.seen) < self.crowd:
+                await asyncio.sleep(0.001)
         tokens = expected(asked["prompt"], asked["max_tokens"])
         if self.change is not None and self.change < len(tokens):
             tokens[self.change] += 1
