@@ -22,6 +22,8 @@ REFUSED = [
     ((*GATE, "--seed", str(1 << 64)), "less than or equal to"),
     (("gate", "http", "--record", "a.json.gz", "--seed", str(1 << 64)), "less than or equal to"),
     (("bench", "service", "--apart", "inf"), "less than or equal to 60000"),
+    (("bench", "service", "--json", "/"), "cannot write /: it is not a regular file"),
+    (("serve", "--port", "0", "--port-file", "/"), "cannot write /: it is not a regular file"),
 ]
 
 

@@ -280,6 +280,11 @@ def test_answers_that_are_none_are_not_recorded():
         http_recording.check_answers("there", refused)
     with pytest.raises(UnavailableError, match="none of 11 requests with tokens"):
         http_recording.check_answers("there", [dataclasses.replace(e, reply={}) for e in answers()])
+    too_long = {"error": {"message": "max_tokens 99999 is beyond the context"}}
+    with pytest.raises(UnavailableError, match="nothing is recorded: max_tokens 99999 is beyond"):
+        http_recording.check_answers(
+            "there", [dataclasses.replace(e, status=400, reply=too_long) for e in answers()]
+        )
 
 
 def test_a_service_of_another_model_mode_or_contract_is_not_held_to_the_recording():
