@@ -10,7 +10,7 @@ from crucible.engine.events import EngineStopped, QueueFull, RequestError, Resul
 from crucible.engine.handle import Handle, Listener, wake
 from crucible.engine.job import Job
 from crucible.engine.loop import Event, Loop
-from crucible.engine.request import Checked, Request, as_request, check
+from crucible.engine.request import Checked, Request, as_list, as_request, check
 from crucible.engine.runner import ModelRunner, Runner
 from crucible.engine.scheduler import Limits
 from crucible.engine.stats import Stats
@@ -99,7 +99,7 @@ class Engine:
         All are checked before the first runs. A request that fails by itself lets the others finish;
         then RequestError is raised with their `results`. Ctrl-C cancels what is left.
         """
-        checked = [self.check(request, **changes) for request in requests]
+        checked = [self.check(request, **changes) for request in as_list(requests)]
         handles: list[Handle] = []
         results: list[Result | None] = []
         failed: RequestError | None = None

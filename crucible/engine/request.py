@@ -1,6 +1,6 @@
 """A request and the rules it must keep; whatever breaks one is refused before anything is kept of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from crucible.attention.variants import default
@@ -66,6 +66,17 @@ def as_request(request: "Request | str | Sequence[int]", changes: dict) -> Reque
     if isinstance(request, Request):
         return Request(**{**vars(request), **changes})
     return Request(request, **changes)
+
+
+def as_list(requests: "Sequence[Request | str | Sequence[int]]") -> list:
+    """The requests of a list; InputError for a single one, whose letters or fields are no requests."""
+    if isinstance(requests, Request | str | bytes | Mapping):
+        raise InputError(
+            f"requests must be a list of them, not one {type(requests).__name__}; put it in a list"
+        )
+    if not isinstance(requests, Iterable):
+        raise InputError(f"requests must be a list of prompts, got {type(requests).__name__}")
+    return list(requests)
 
 
 def check(model: Card, request: Request, limits: Limits) -> Checked:

@@ -79,6 +79,14 @@ def test_one_wrong_request_of_a_list_refuses_the_list_before_any_runs(engine):
     assert engine.stats().totals.submitted == before
 
 
+@pytest.mark.parametrize("one", ["hello", Request("hello"), b"hello", {"a": 1}, None, 5])
+def test_a_single_request_is_no_list_of_its_letters(engine, one):
+    before = engine.stats().totals.submitted
+    with pytest.raises(InputError, match="requests must be a list"):
+        engine.generate(one, max_tokens=2)
+    assert engine.stats().totals.submitted == before
+
+
 def test_the_last_position_of_the_context_and_of_the_pages_can_be_used(model):
     with Engine(model, Limits(pages=12)) as engine:  # 192 positions
         assert len(engine.submit("x" * 100, max_tokens=92, ignore_eos=True).result(60).tokens) == 92
