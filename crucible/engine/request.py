@@ -121,4 +121,6 @@ def _stop_strings(strings) -> tuple[str, ...]:
             raise InputError(
                 f"a stop string is a text of 1 to {STOP_LENGTH} characters, not {str(text)[:40]!r}"
             )
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise InputError(f"stop string {text[:40]!r} is no Unicode text; no answer ever holds it")
     return tuple(strings)

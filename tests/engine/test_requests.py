@@ -50,6 +50,7 @@ WRONG = [
     ("a", {"stop_strings": ("",)}, "1 to 256"),
     ("a", {"stop_strings": (5,)}, "1 to 256"),
     ("a", {"stop_strings": ("x",) * 17}, "at most 16"),
+    ("a", {"stop_strings": ("a\ud800",)}, "Unicode"),
     ("a", {"logprobs": -1}, "logprobs"),
     ("a", {"logprobs": 65}, "logprobs"),
     ("a", {"logprobs": True}, "logprobs"),
