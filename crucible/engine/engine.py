@@ -137,7 +137,7 @@ class Engine:
     def cancel(self, handle: Handle) -> None:
         """As Handle.cancel; a request that has ended is left alone."""
         with self._lock:
-            if handle.id in self._live:
+            if self._live.get(handle.id) is handle:  # not one of another engine with the same number
                 self._cancelled.add(handle.id)
                 self._work.notify()
 

@@ -342,6 +342,19 @@ def test_a_failing_request_leaves_the_engine_and_its_neighbours_alone(model):
         assert engine.stats().totals.failed == 1 and engine.stats().pages_used == 0
 
 
+def test_a_handle_of_another_engine_cancels_nothing_here(model):
+    runner = Gate(model, 16, 4)
+    with (
+        Engine(model, Limits(pages=16, decode_batch=4), runner=runner) as engine,
+        Engine(model, Limits(pages=16)) as other,
+    ):
+        mine, foreign = (e.submit("hello", max_tokens=3, ignore_eos=True) for e in (engine, other))
+        assert mine.id == foreign.id
+        engine.cancel(foreign)
+        runner.open.release(10)
+        assert mine.result(WAIT).finish_reason == "length"
+
+
 def test_closing_ends_what_still_runs_as_cancelled(model):
     runner = Gate(model, 16, 4)
     engine = Engine(model, Limits(pages=16, decode_batch=4), runner=runner)
