@@ -218,6 +218,7 @@ class Engine:
         try:
             while self._boundary():
                 self._hand_out(self._loop.step())
+            self._hand_out(self._cancel_all())
             self._loop.runner.settle()
         except BaseException as error:
             # A step that raised is in doubt: nothing of it goes out and nothing runs after it.
@@ -226,6 +227,13 @@ class Engine:
                 raise
         else:
             self._stop(None)
+
+    def _cancel_all(self) -> list[tuple[Job, Event]]:
+        """At the end: whatever is left ends as cancelled, is counted so and gives its pages back."""
+        with self._lock:
+            while self._inbox:
+                self._loop.submit(self._inbox.popleft())
+            return self._loop.cancel(self._live)
 
     def _boundary(self) -> bool:
         """Between two steps: take what callers left, waiting for it where nothing runs; False at the end."""
@@ -262,18 +270,13 @@ class Engine:
             listener(news)
 
     def _stop(self, failure: str | None) -> None:
-        """End every request that has not ended: cancelled by close, or failed with the engine."""
+        """Take nothing more; after a failure every request that has not ended fails with the engine."""
         loops: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
         heard: dict[Listener, list] = {}
         with self._lock:
             self._failure, self._stopping = failure, True
-            jobs = {job.id: job for job in (*self._inbox, *self._loop.waiting, *self._loop.running)}
-            for id, handle in list(self._live.items()):
-                if failure is None and id in jobs:
-                    handle._end = jobs[id].result("cancelled", None, (None, None))
-                else:
-                    why = f"the engine stopped: {failure}; no token of that step is given"
-                    handle._end = EngineStopped(why)
+            for handle in self._live.values():
+                handle._end = EngineStopped(f"the engine stopped: {failure}; no token of that step is given")
                 if handle._listener is not None:
                     heard.setdefault(handle._listener, []).append((handle._key, handle._end))
                 handle.collect(loops)

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -355,17 +356,22 @@ def test_a_handle_of_another_engine_cancels_nothing_here(model):
         assert mine.result(WAIT).finish_reason == "length"
 
 
-def test_closing_ends_what_still_runs_as_cancelled(model):
-    runner = Gate(model, 16, 4)
-    engine = Engine(model, Limits(pages=16, decode_batch=4), runner=runner)
-    handle = engine.submit("hello", max_tokens=50, ignore_eos=True)
+def test_closing_cancels_what_is_left_and_takes_its_pages_back(model):
+    runner = Gate(model, 16, 1)
+    engine = Engine(model, Limits(pages=16, decode_batch=1), runner=runner)
+    handles = [engine.submit("hello", max_tokens=50, ignore_eos=True) for _ in range(2)]
     runner.open.release(4)
-    next(iter(handle))
+    next(iter(handles[0]))
     closing = threading.Thread(target=engine.close)
     closing.start()
+    while not engine._stopping:  # until then the passes wait, or all of them might run before the end
+        time.sleep(0.001)
     runner.open.release(100)
     closing.join(WAIT)
-    assert handle.result(WAIT).finish_reason == "cancelled"
+    assert [handle.result(WAIT).finish_reason for handle in handles] == ["cancelled"] * 2
+    stats = engine.stats()
+    assert (stats.running, stats.waiting, stats.pages_used, stats.totals.cancelled) == (0, 0, 0, 2)
+    assert stats.totals.submitted == 2 and stats.failure is None
 
 
 def test_waiting_for_a_result_may_be_given_up(model):
