@@ -14,7 +14,7 @@ from crucible.engine.request import Checked, Request, as_list, as_request, check
 from crucible.engine.runner import ModelRunner, Runner
 from crucible.engine.scheduler import Limits
 from crucible.engine.stats import Stats
-from crucible.errors import UnavailableError
+from crucible.errors import InputError, UnavailableError
 from crucible.model.graphs import PATIENT
 from crucible.model.model import Model
 from crucible.model.tokenizer import StreamDecoder
@@ -75,7 +75,10 @@ class Engine:
         self, lots: Iterable[Sequence[tuple[Hashable, Checked]]], listener: Listener
     ) -> list[list[Handle] | UnavailableError]:
         """What `submit_all` returns or raises for each of the lots, which come between the same two steps."""
-        tokenizer, made = self.model.tokenizer, []
+        tokenizer, lots, made = self.model.tokenizer, [list(lot) for lot in lots], []
+        for _, checked in (one for lot in lots for one in lot):
+            if not isinstance(checked, Checked):  # its first step would fail, and the engine with it
+                raise InputError(f"{type(checked).__name__} is no checked request; pass what check returns")
         ready = [[(key, checked, StreamDecoder(tokenizer)) for key, checked in lot] for lot in lots]
         with self._lock:
             for lot in ready:

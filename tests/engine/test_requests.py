@@ -88,6 +88,14 @@ def test_a_single_request_is_no_list_of_its_letters(engine, one):
     assert engine.stats().totals.submitted == before
 
 
+def test_a_request_that_was_not_checked_is_refused_and_stops_nobody(engine):
+    good = engine.check("a", max_tokens=1)
+    for wrong in (Request("a"), "a", None):
+        with pytest.raises(InputError, match="no checked request"):
+            engine.submit_all([(0, good), (1, wrong)], lambda news: None)
+    assert engine.failure is None and len(engine.submit("a", max_tokens=1).result(60).tokens) == 1
+
+
 def test_the_last_position_of_the_context_and_of_the_pages_can_be_used(model):
     with Engine(model, Limits(pages=12)) as engine:  # 192 positions
         assert len(engine.submit("x" * 100, max_tokens=92, ignore_eos=True).result(60).tokens) == 92
