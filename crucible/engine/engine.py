@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
 
 from crucible.engine.events import EngineStopped, QueueFull, RequestError, Result, Token
-from crucible.engine.handle import Handle, Listener, wake
+from crucible.engine.handle import Handle, Listener, tell, wake
 from crucible.engine.job import Job
 from crucible.engine.loop import Event, Loop
 from crucible.engine.request import Checked, Request, as_list, as_request, check
@@ -225,7 +225,8 @@ class Engine:
             self._loop.runner.settle()
         except BaseException as error:
             # A step that raised is in doubt: nothing of it goes out and nothing runs after it.
-            self._stop(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+            why = " ".join(str(error).split())  # one line, whatever a driver said
+            self._stop(f"{type(error).__name__}: {why}" if why else type(error).__name__)
             if not isinstance(error, Exception):
                 raise
         else:
@@ -269,8 +270,7 @@ class Engine:
                 handle.collect(loops)
             self._news.notify_all()
         wake(loops)
-        for listener, news in heard.items():
-            listener(news)
+        tell(heard)
 
     def _stop(self, failure: str | None) -> None:
         """Take nothing more; after a failure every request that has not ended fails with the engine."""
@@ -287,8 +287,8 @@ class Engine:
             self._inbox.clear()
             self._news.notify_all()
         wake(loops)
-        for listener, news in heard.items():
-            listener(news)
+        with contextlib.suppress(Exception):  # one that cannot hear why the engine stopped
+            tell(heard)
 
 
 def _bar(total: int, shown: bool):

@@ -323,6 +323,25 @@ def test_a_device_error_hands_out_nothing_of_its_step_and_stops_the_engine(model
     engine.close()
 
 
+def test_a_listener_that_raises_stops_the_engine_and_keeps_no_news_from_the_others(model):
+    runner = Gate(model, 16, 4)
+    engine = Engine(model, Limits(pages=16, decode_batch=4), runner=runner)
+    heard: list = []
+
+    def deaf(news):
+        raise ValueError("no\nears")
+
+    work = {end: engine.check("a", max_tokens=end, ignore_eos=True) for end in (1, 9)}
+    engine.submit("a", max_tokens=1)
+    runner.entered.acquire(timeout=WAIT)  # those that follow start in one step
+    engine.submit_lots([[("deaf", work[9])]], deaf)
+    engine.submit_lots([[("short", work[1]), ("long", work[9])]], heard.extend)
+    runner.open.release(100)
+    assert engine.join() == "ValueError: no ears"
+    ends = {key: event for key, event in heard if not isinstance(event, Token)}
+    assert isinstance(ends["long"], EngineStopped) and isinstance(ends["short"], Result)
+
+
 def test_a_failing_request_leaves_the_engine_and_its_neighbours_alone(model):
     class Poisoned(ModelRunner):
         def _choose(self, logits, sampling):
