@@ -15,6 +15,7 @@ from crucible.engine.runner import ModelRunner, Runner
 from crucible.engine.scheduler import Limits
 from crucible.engine.stats import Stats
 from crucible.errors import InputError, UnavailableError
+from crucible.files import brief
 from crucible.model.graphs import PATIENT
 from crucible.model.model import Model
 from crucible.model.tokenizer import StreamDecoder
@@ -36,6 +37,13 @@ class Engine:
         page_seed: int | None = None,
         runner: Runner | None = None,
     ):
+        for name, value, kind in (
+            ("model", model, Model),
+            ("limits", Limits() if limits is None else limits, Limits),
+            ("share_prefixes", share_prefixes, bool),
+        ):
+            if not isinstance(value, kind):
+                raise InputError(f"{name} {brief(value)} must be a {kind.__name__}")
         self.model, self.limits = model, limits or Limits()
         if runner is None:
             sizes = self.limits.pages, self.limits.decode_batch

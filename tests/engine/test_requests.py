@@ -117,6 +117,15 @@ def test_a_request_is_its_fields_and_changes_make_another(engine):
     assert engine.check(request, max_tokens=4).max_tokens == 4 and request.max_tokens == 3
 
 
+@pytest.mark.parametrize("wrong", [{"limits": {"pages": 4}}, {"limits": 4}, {"share_prefixes": "no"}])
+def test_an_engine_of_other_things_than_it_takes_is_refused(model, wrong):
+    (name,) = wrong
+    with pytest.raises(InputError, match=f"{name} .* must be a "):
+        Engine(model, **wrong)
+    with pytest.raises(InputError, match="model 'smollm2' must be a Model"):
+        Engine("smollm2")
+
+
 def test_a_closed_engine_takes_nothing(model):
     engine = Engine(model, Limits(pages=4))
     engine.close()
