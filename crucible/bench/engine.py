@@ -1,5 +1,6 @@
 """Tokens per second of many requests at once: the engine beside one request alone and beside transformers."""
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,6 +14,7 @@ from crucible.engine.request import Request
 from crucible.engine.scheduler import Limits, pages_for
 from crucible.errors import InputError, UnavailableError
 from crucible.evidence.statistics import bracket, paired_ratios
+from crucible.files import brief
 from crucible.model.model import Model
 from crucible.numerics import inputs
 
@@ -23,13 +25,22 @@ _ARITHMETIC = {"f32": "f32, contract order", "int8": "int8 weights, 16-bit activ
 
 def parse(shape: str) -> tuple[int, int]:
     """(requests, prompt tokens) of "16x256"."""
-    try:
-        requests, length = map(int, shape.split("x"))
-    except ValueError:
-        requests = length = 0
-    if requests < 1 or length < 1:
-        raise InputError(f"shape {shape!r} is not REQUESTSxTOKENS, such as 16x256")
+    found = re.fullmatch("([1-9][0-9]{0,8})x([1-9][0-9]{0,8})", shape)
+    if found is None:
+        raise InputError(f"shape {brief(shape)} is not REQUESTSxTOKENS, such as 16x256")
+    requests, length = map(int, found.groups())
     return requests, length
+
+
+def check(model: Model, shapes: Sequence[str], tokens: int) -> None:
+    """InputError for a shape whose requests, with `tokens` each, do not fit the model's context."""
+    context = model.config.context
+    for shape in shapes:
+        _, length = parse(shape)
+        if length + tokens > context:
+            raise InputError(
+                f"shape {shape} with {tokens} tokens each exceeds the context of {context}; shorten either"
+            )
 
 
 def prompts(requests: int, length: int, vocab: int) -> list[list[int]]:
@@ -84,10 +95,10 @@ def run(
     outcomes = []
     for shape in shapes:
         count, length = parse(shape)
-        ids = prompts(count, length, models[0].config.vocab)
         limits = Limits(pages=count * (pages_for(length + tokens) + 1))
         engines = {model.mode: Engine(model, limits, share_prefixes=False) for model in models}
         try:
+            ids = prompts(count, length, models[0].config.vocab)  # now that the pages for them are there
             contenders = {}
             for mode, engine in engines.items():
                 contenders[f"crucible {mode}"] = partial(engine_rate, engine, ids, tokens)

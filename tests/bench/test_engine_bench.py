@@ -6,11 +6,20 @@ from crucible.bench import engine, engine_overhead
 from crucible.errors import InputError
 from crucible.gates.engine_record import tiny_model
 
+NONE = ["16", "x16", "0x3", "3x0", "axb", "1x2x3", " 2x8", "\uff12x8", "1_0x8", "-1x8", "9" * 5000 + "x8"]
 
-@pytest.mark.parametrize("shape", ["16", "x16", "0x3", "3x0", "axb", "1x2x3"])
+
+@pytest.mark.parametrize("shape", NONE)
 def test_a_shape_that_is_none_is_refused(shape):
     with pytest.raises(InputError, match="REQUESTSxTOKENS"):
         engine.parse(shape)
+
+
+def test_requests_past_the_context_are_refused_before_anything_is_timed():
+    model = tiny_model()
+    engine.check(model, ["3x20", f"1x{model.config.context - 4}"], 4)
+    with pytest.raises(InputError, match="shape 1x1024 with 4 tokens each exceeds the context of 1024"):
+        engine.check(model, ["3x20", "1x1024"], 4)
 
 
 def test_throughput_stands_beside_one_request_alone():
