@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -88,7 +89,7 @@ def run(
     """One outcome a shape; the models are one checkpoint in several modes on one device.
 
     Prefix sharing is off: the same prompts come again each round. `alone` adds the first request by
-    itself through the same engine.
+    itself through the same engine. Ctrl-C ends all: the rounds and shapes that are complete come back.
     """
     device, name = models[0].device.name, models[0].name
     peer, absent = _peer(models[0], threads, device) if "transformers" in against else (None, ())
@@ -108,10 +109,17 @@ def run(
                 contenders["transformers"] = partial(transformers_rate, peer, device, ids, tokens)
             say(f"{rounds} interleaved rounds of {shape}: {', '.join(contenders)}")
             samples = interleave(contenders, rounds, warmups=WARMUPS[device])
+        except KeyboardInterrupt:
+            if not outcomes:
+                raise
+            outcomes[-1] = replace(outcomes[-1], stopped=True)
+            break
         finally:
             for engine in engines.values():
                 engine.close()
         outcomes.append(_outcome(shape, name, device, tokens, samples, engines, absent, peer, rounds))
+        if outcomes[-1].stopped:
+            break
     return outcomes
 
 

@@ -29,6 +29,38 @@ def test_throughput_stands_beside_one_request_alone():
     assert outcome.contenders[0].facts["times one alone"] > 0
 
 
+def _stop_at(monkeypatch, where, name: str, call: int) -> None:
+    """Ctrl-C in the call of that number of a timer that takes no time."""
+    calls = iter(range(1, 1000))
+
+    def timer(*_):
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return 1.0
+
+    monkeypatch.setattr(where, name, timer)
+
+
+@pytest.mark.parametrize(
+    ("call", "kept"),
+    [
+        (6, [1]),  # in the second round after the warm-up of the first shape: the second is not begun
+        (6 + 3, [2]),  # in the second shape's first round
+        (6 + 6, [2, 1]),
+    ],
+)
+def test_a_bench_that_is_stopped_keeps_what_is_complete_and_begins_nothing_more(monkeypatch, call, kept):
+    _stop_at(monkeypatch, engine, "engine_rate", call)
+    outcomes = engine.run([tiny_model()], ["2x3", "2x4"], 4, 2)
+    assert [len(o.contenders[0].samples) for o in outcomes] == kept and outcomes[-1].stopped
+
+
+def test_an_overhead_that_is_stopped_keeps_its_complete_rounds(monkeypatch):
+    _stop_at(monkeypatch, engine_overhead, "step_microseconds", 4)
+    outcome = engine_overhead.run(tiny_model(), 5)
+    assert outcome.stopped and [len(c.samples) for c in outcome.contenders] == [1, 1]
+
+
 def test_overhead_is_told_for_both_batches_with_its_target():
     outcome = engine_overhead.run(tiny_model(), 1)
     assert [c.name for c in outcome.contenders] == ["batch 16", "batch 64"]
