@@ -288,3 +288,16 @@ def test_the_markdown_report_has_every_table_of_the_notebooks_once(tmp_path):
     for one in tables:
         assert text.count(one.markdown()) == 1
     assert text.count("### Resources") == 1
+
+
+@pytest.mark.parametrize("section", ["common", "02_good"])
+def test_a_set_cannot_lead_records_elsewhere(two, section):
+    with pytest.raises(InputError, match=f"{section} sets output_dir, which the report sets itself"):
+        resolve({section: {"output_dir": "/elsewhere"}}, two)
+
+
+@pytest.mark.parametrize("text", ["01_bad: {rows: 1, rows: 2}\n", "01_bad: {rows: 1}\n01_bad: {rows: 2}\n"])
+def test_a_name_that_stands_twice_in_a_set_is_refused(tmp_path, text):
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"x\.yaml: (rows|01_bad) stands twice"):
+        read_set(tmp_path / "x.yaml")
