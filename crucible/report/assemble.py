@@ -9,6 +9,7 @@ import nbformat
 from crucible.errors import CrucibleError
 from crucible.evidence import record
 from crucible.evidence.record import Record
+from crucible.files import write_whole
 from crucible.report import gate_table, render
 from crucible.report.driver import FAILED_NOTEBOOK
 from crucible.report.gathered import gather
@@ -40,7 +41,7 @@ def assemble(run: Run) -> tuple[Path, Path]:
         raise CrucibleError(f"report.html would load {leaks[0]!r}; a report must carry everything it shows")
     texts = {"report.md": _markdown_body(run, records, nodes), "report.html": document}
     for name, text in texts.items():
-        (run.folder / name).write_text(_portable(text, run.folder), encoding="utf-8")
+        write_whole(run.folder / name, _portable(text, run.folder))
     return run.folder / "report.md", run.folder / "report.html"
 
 

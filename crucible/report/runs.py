@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from crucible.errors import InputError
 from crucible.evidence.environment import kernel_digest
-from crucible.files import read_text, shown
+from crucible.files import read_text, shown, write_whole
 from crucible.report.notebooks import Literal, Notebook, root
 
 NAME = "run.json"
@@ -99,9 +98,7 @@ def save(run: Run) -> Path:
         },
     }
     path = run.folder / NAME
-    temporary = path.with_name(f".{NAME}.{os.getpid()}")
-    temporary.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_whole(path, json.dumps(body, indent=1) + "\n")
     return path
 
 

@@ -301,3 +301,18 @@ def test_a_name_that_stands_twice_in_a_set_is_refused(tmp_path, text):
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(InputError, match=r"x\.yaml: (rows|01_bad) stands twice"):
         read_set(tmp_path / "x.yaml")
+
+
+def test_a_page_stays_until_the_next_one_is_whole(tmp_path, monkeypatch):
+    run = driver.execute([], {}, tmp_path / "run")
+    before = [path.read_bytes() for path in assemble(run)]
+    run.outcomes = [driver.Outcome("01_bad", "failed", 1.0, None, {}, "why")]
+
+    def full(self, *_, **__):
+        self.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(InputError, match=r"cannot write .*report\.md: No space left on device"):
+        assemble(run)
+    assert [(run.folder / name).read_bytes() for name in ("report.md", "report.html")] == before
