@@ -137,7 +137,7 @@ def _not_claimed(records: list[Record]) -> list[str]:
 
 def _html_body(run: Run, records: list[Record], nodes: dict) -> str:
     titles = {stem: render.head(node)[0] or stem for stem, node in nodes.items()}
-    sound = run.exit_code == 0 and not any(r.verdict == "fail" for r in records)
+    sound = all(o.status == "done" for o in run.outcomes) and not any(r.verdict == "fail" for r in records)
     links = "".join(f'<li><a href="#{s}">{html.escape(t)}</a></li>' for s, t in titles.items())
     parts = [
         "<h1>Crucible report</h1>",

@@ -290,6 +290,12 @@ def test_the_markdown_report_has_every_table_of_the_notebooks_once(tmp_path):
     assert text.count("### Resources") == 1
 
 
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cannot write .*run\.json: .*file is not a folder"):
+        driver.new_folder(tmp_path / "file" / "run", "x")
+
+
 @pytest.mark.parametrize("section", ["common", "02_good"])
 def test_a_set_cannot_lead_records_elsewhere(two, section):
     with pytest.raises(InputError, match=f"{section} sets output_dir, which the report sets itself"):
