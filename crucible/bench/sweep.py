@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from crucible.bench import ab_workloads
 from crucible.bench.ab_record import NOT_CLAIMED, machine_facts, series
 from crucible.bench.ab_runs import Campaign
-from crucible.bench.ab_sides import Build, Side
 from crucible.bench.ab_statistics import Row, rows
 from crucible.bench.ab_verdict import marked
 from crucible.bench.ab_workloads import Workload
@@ -17,6 +16,7 @@ from crucible.evidence.record import Record
 from crucible.evidence.statistics import Bracket, bracket
 from crucible.numerics.checks import whole
 from crucible.service.load.samples import FORMULAS
+from crucible.service.started import Build, Side
 
 BUDGETS, CAPS = (1024, 512, 256), (256, 128, 64)
 QUICK_BUDGETS, QUICK_CAPS = (128, 32), (16,)

@@ -67,12 +67,12 @@ def register(app: typer.Typer) -> None:
         interrupted (complete rounds are printed and written).
         """
         from crucible.bench import ab_record
-        from crucible.bench.ab_sides import Side, arguments, build_at
         from crucible.bench.ab_statistics import rows
         from crucible.bench.ab_verdict import Demand, verdict
         from crucible.errors import InputError
         from crucible.evidence import record
         from crucible.report.service_ab import text
+        from crucible.service.started import Side, arguments, build_at
 
         if not math.isfinite(tolerance):
             raise InputError(f"tolerance {tolerance} is no number of per cent; give one such as 2")

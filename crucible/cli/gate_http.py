@@ -116,11 +116,11 @@ def refuse(**given: Any) -> None:
 
 def _service(stack, facts: dict, url: str | None, build: Path | None, model, mode, device: str) -> tuple:
     """(target, facts that are known of it): a running service's at `url`, else of one that `stack` ends."""
-    from crucible.bench.ab_sides import Side, arguments, build_at
     from crucible.cli.fetch import fetch_if_known
     from crucible.errors import InputError
     from crucible.gates import http_facts
     from crucible.service.load.target import target
+    from crucible.service.started import Side, arguments, build_at
 
     if url is not None:
         return target(url), {"build": http_facts.UNKNOWN}

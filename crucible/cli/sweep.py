@@ -60,10 +60,10 @@ def register(app: typer.Typer) -> None:
         printed and written).
         """
         from crucible.bench import ab_record, sweep
-        from crucible.bench.ab_sides import arguments, own_build
         from crucible.errors import InputError
         from crucible.evidence import record
         from crucible.report.service_sweep import text
+        from crucible.service.started import arguments, own_build
 
         if plot is not None and plot.suffix not in (".svg", ".png"):
             raise InputError(f"--plot {plot.name} must end in .svg or .png")

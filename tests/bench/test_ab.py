@@ -8,13 +8,13 @@ import pytest
 
 from crucible.bench import ab_record, ab_workloads
 from crucible.bench.ab_runs import Broken, Campaign, Oracle, Run
-from crucible.bench.ab_sides import Side, arguments, build_at, own_build
 from crucible.bench.ab_statistics import METRICS, rows, sign_test
 from crucible.bench.ab_verdict import Demand, marked, verdict
 from crucible.bench.ab_workloads import STREAM, Workload
 from crucible.errors import InputError, UnavailableError
 from crucible.evidence.watch import Envelope
 from crucible.service.load.samples import Sample, digest, load
+from crucible.service.started import Side, arguments, build_at, own_build
 
 STANDIN = Path(__file__).resolve().parents[1] / "service" / "load" / "standin.py"
 SIDES = (Side("reference", own_build()), Side("auto", own_build()))

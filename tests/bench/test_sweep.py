@@ -7,7 +7,6 @@ import pytest
 
 from crucible.bench import sweep
 from crucible.bench.ab_runs import Campaign, Run
-from crucible.bench.ab_sides import own_build
 from crucible.bench.ab_workloads import STREAM, Workload
 from crucible.engine.scheduler import Limits
 from crucible.errors import InputError
@@ -16,6 +15,7 @@ from crucible.report import service_sweep
 from crucible.report.plots.service import tradeoff
 from crucible.report.plots.style import png
 from crucible.service.load.samples import Sample
+from crucible.service.started import own_build
 
 STANDIN = Path(__file__).resolve().parents[1] / "service" / "load" / "standin.py"
 ARRIVAL = Workload("arrival-8", (8,), 4, 3, 40)

@@ -1,4 +1,4 @@
-"""A side of a comparison: a fresh service process with its own build, variant and limits."""
+"""A service in a process of its own, with its own build, variant and limits: started, waited for, ended."""
 
 import contextlib
 import functools
