@@ -150,7 +150,7 @@ def have_model(name: str) -> int:
 
 
 def refuse_too_long(workloads: list, context: int) -> None:
-    """InputError for a workload whose prompts the model has no room for."""
+    """InputError for a workload that the model has no room for, prompts and generated tokens together."""
     from crucible.errors import InputError
 
     for workload in workloads:
@@ -158,6 +158,11 @@ def refuse_too_long(workloads: list, context: int) -> None:
             raise InputError(
                 f"workload {workload.name} has a prompt of {max(workload.lengths)} tokens and the model's "
                 f"context is {context}; choose shorter ones with --workload or --quick"
+            )
+        if workload.positions > context:
+            raise InputError(
+                f"workload {workload.name} reaches {workload.positions} positions with what it generates "
+                f"and the model's context is {context}; give fewer --tokens, or shorter prompts by --workload"
             )
 
 

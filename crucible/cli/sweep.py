@@ -16,6 +16,7 @@ from crucible.cli.ab import (
     device_of,
     have_model,
     raw_path,
+    refuse_too_long,
     run,
 )
 from crucible.cli.outputs import Json, writable
@@ -72,7 +73,7 @@ def register(app: typer.Typer) -> None:
         chosen = sweep.workloads(quick, tokens or (8 if quick else 64), bursts or (3 if quick else 6))
         found = sweep.policies(budgets, caps)
         sides = sweep.sides(found, own_build(), arguments(model, mode, device))
-        have_model(model)
+        refuse_too_long(chosen, have_model(model))
         campaign = run(sides, chosen, rounds)
         typer.echo(text(campaign))
         if json is not None:

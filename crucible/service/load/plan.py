@@ -21,7 +21,8 @@ MOST_REQUESTS, MOST_ARRIVALS, MOST_IDS = 4096, 65536, 1 << 23
 class Plan:
     """`count` bursts in order, each made by `make` when its turn comes; the first `warmups` are kept apart.
 
-    `requests` counts all of them, warmups too; `longest` is the longest prompt, in tokens.
+    `requests` counts all of them, warmups too; `longest` is the longest prompt, in tokens, and `max_tokens`
+    what each request generates.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Plan:
     warmups: int
     requests: int
     longest: int
+    max_tokens: int
     make: Callable[[int], Sequence[Ask]]
 
     @property
@@ -37,11 +39,18 @@ class Plan:
         return map(self.make, range(self.count))
 
     def check(self, context: int | None) -> None:
-        """InputError where a prompt is longer than the service's context, if that is known."""
+        """InputError where a request is longer than the service's context, if that is known."""
         if context is not None and self.longest > context:
             raise InputError(
                 f"a prompt of {self.longest} tokens is longer than the service's context of {context}; "
                 "give shorter ones"
+            )
+        if context is not None and self.longest + self.max_tokens > context:
+            room = context - self.longest
+            raise InputError(
+                f"a prompt of {self.longest} tokens and {self.max_tokens} generated ones exceed the "
+                f"service's context of {context}; give shorter prompts"
+                + (f" or a --max-tokens of at most {room}" if room else "")
             )
 
     async def run(self, to: Target, log: Log) -> None:
@@ -79,7 +88,7 @@ def closed(shape: str, bursts: int, max_tokens: int, warmups: int, seed: int) ->
         return asks.closed([length] * requests, max_tokens, seed, number)
 
     name = f"{bursts} bursts of {shape}, {max_tokens} tokens each, seed {seed}"
-    return Plan(name, count, warmups, count * requests, length, make)
+    return Plan(name, count, warmups, count * requests, length, max_tokens, make)
 
 
 def arriving(
@@ -101,7 +110,7 @@ def arriving(
 
     shown = ",".join(map(str, lengths))
     name = f"{count} {kind} arrivals at {rate:g}/s of {shown} tokens, {max_tokens} each, seed {seed}"
-    return Plan(name, warmups + 1, warmups, warmups + count, max(taken), make)
+    return Plan(name, warmups + 1, warmups, warmups + count, max(taken), max_tokens, make)
 
 
 def _check_ids(count: int) -> None:

@@ -123,6 +123,14 @@ def test_a_prompt_longer_than_the_services_context_is_refused_before_it_is_made(
         assert len(err.splitlines()) == 1
 
 
+def test_more_tokens_than_the_service_has_room_for_are_refused_before_anything_is_sent(crucible, tiny_server):
+    context = tiny_server.service.backend.card.config.context
+    for length, offered in ((9, f" or a --max-tokens of at most {context - 9}\n"), (context, "prompts\n")):
+        how = ("--shape", f"1x{length}", "--max-tokens", context - 8)
+        code, out, err = crucible("load", "--url", tiny_server.url, *how)
+        assert code == 2 and not out and err.endswith(offered) and len(err.splitlines()) == 1
+
+
 def test_bursts_are_made_one_at_a_time(monkeypatch):
     made = []
     monkeypatch.setattr(plan.asks, "closed", lambda lengths, *rest: made.append(rest[-1]) or [])
@@ -246,9 +254,19 @@ def test_a_demand_of_a_workload_that_is_not_run_is_refused():
 
 def test_a_workload_that_the_model_has_no_room_for_is_refused():
     chosen = cli_ab.choose(False, ["4x512", "1x941"], None, None)
-    cli_ab.refuse_too_long(chosen, 941)
+    cli_ab.refuse_too_long(chosen, 941 + 64)
     with pytest.raises(InputError, match=r"workload 1x941 has a prompt of 941 tokens .* context is 940"):
         cli_ab.refuse_too_long(chosen, 940)
+    with pytest.raises(InputError, match=r"1x941 reaches 1005 positions .* context is 1004; give"):
+        cli_ab.refuse_too_long(chosen, 1004)
+
+
+@pytest.mark.parametrize("command", ["ab", "sweep"])
+def test_requests_that_no_service_could_answer_are_no_verdict_on_a_candidate(crucible, command, monkeypatch):
+    run = "crucible.bench.ab_runs.Campaign.run"
+    monkeypatch.setattr(run, lambda *_: pytest.fail("a service was started"))
+    code, _, err = crucible(command, "--model", "synthetic-2x64", "--quick", "--tokens", 500)
+    assert code == 2 and "reaches 3033 positions" in err and len(err.splitlines()) == 1
 
 
 def test_a_load_that_is_stopped_writes_what_is_done(crucible, tiny_server, tmp_path, monkeypatch):
