@@ -43,12 +43,22 @@ class Policy:
 
 
 def policies(budgets: Sequence[int] = BUDGETS, caps: Sequence[int] = CAPS) -> list[Policy]:
-    """The control (the first budget, no cap), the other budgets, then the control's budget with caps."""
+    """The control (the first budget, no cap), the other budgets, then the control's budget with caps.
+
+    InputError for a policy that is named twice, and for a cap that the control's budget makes idle.
+    """
     if not budgets or len(budgets) + len(caps) < 2:
         raise InputError("a sweep needs a control and one more policy; give two budgets, or one and a cap")
     budgets = [whole("budget", b, 1) for b in budgets]
-    made = [*map(Policy, budgets), *(Policy(budgets[0], whole("cap", cap, 1)) for cap in caps)]
-    return list(dict.fromkeys(made))
+    for cap in caps:
+        if whole("cap", cap, 1) >= budgets[0]:
+            raise InputError(
+                f"cap {cap} caps nothing under the control's budget of {budgets[0]}; give caps below it"
+            )
+    made = [*map(Policy, budgets), *(Policy(budgets[0], cap) for cap in caps)]
+    if twice := [policy for at, policy in enumerate(made) if policy in made[:at]]:
+        raise InputError(f"{twice[0]} is named twice; leave one out")
+    return made
 
 
 def sides(found: Sequence[Policy], build: Build, arguments: Sequence[str]) -> list[Side]:
