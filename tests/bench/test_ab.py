@@ -1,6 +1,8 @@
 """Service A/B: statistics of runs made by hand, verdicts with their negative controls, and real processes."""
 
 import dataclasses
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -189,6 +191,19 @@ def test_an_interrupt_keeps_the_rounds_that_are_complete():
     made.run(3, progress=stop)
     assert made.stopped and [r.round for r in made.runs] == [0, 0]
     assert "1 of 3 rounds" in verdict(made, rows(made.of("a"), made.of("b")), 3).reason
+
+
+def test_a_second_ctrl_c_does_not_leave_the_service_behind(monkeypatch):
+    waits = subprocess.Popen.wait
+
+    def pressed(process, timeout=None):
+        monkeypatch.setattr(subprocess.Popen, "wait", waits)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), standin("a").running() as server:
+        monkeypatch.setattr(subprocess.Popen, "wait", pressed)
+    with pytest.raises(ProcessLookupError):
+        os.kill(server.pid, 0)
 
 
 def test_a_service_that_does_not_start_is_one_sentence():
