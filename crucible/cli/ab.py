@@ -76,6 +76,7 @@ def register(app: typer.Typer) -> None:
 
         if not math.isfinite(tolerance):
             raise InputError(f"tolerance {tolerance} is no number of per cent; give one such as 2")
+        check_raw(json)
         demands = [Demand.parse(one) for one in demand or ()]
         chosen = choose(quick, workload, tokens, bursts)
         refuse_unrun(demands, chosen)
@@ -208,3 +209,11 @@ def device_of(name: str) -> str:
 def raw_path(json: Path) -> Path:
     """Where the raw samples of a record lie."""
     return json.with_suffix(".raw.json.gz")
+
+
+def check_raw(json: Path | None) -> None:
+    """InputError where the raw samples beside a record could not be written."""
+    from crucible.files import check_writable
+
+    if json is not None:
+        check_writable(raw_path(json))

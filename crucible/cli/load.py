@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from crucible.cli.outputs import Json, writable
+from crucible.cli.outputs import Json, apart, writable
 
 EXAMPLE = """
 Examples:
@@ -73,6 +73,7 @@ def register(app: typer.Typer) -> None:
         from crucible.service.load.target import target
 
         find(face or "native")
+        apart(raw=raw, json=json)
         if check_against is not None and check_against not in PEERS:
             raise InputError(f"unknown client {check_against!r} to check against; choose {', '.join(PEERS)}")
         refuse_unused(

@@ -13,13 +13,14 @@ from crucible.cli.ab import (
     Quick,
     Rounds,
     Tokens,
+    check_raw,
     device_of,
     have_model,
     raw_path,
     refuse_too_long,
     run,
 )
-from crucible.cli.outputs import Json, writable
+from crucible.cli.outputs import Json, apart, writable
 
 EXAMPLE = """
 Examples:
@@ -68,6 +69,8 @@ def register(app: typer.Typer) -> None:
 
         if plot is not None and plot.suffix not in (".svg", ".png"):
             raise InputError(f"--plot {plot.name} must end in .svg or .png")
+        apart(json=json, plot=plot)
+        check_raw(json)
         budgets = budget or (sweep.QUICK_BUDGETS if quick else sweep.BUDGETS)
         caps = cap or (sweep.QUICK_CAPS if quick else sweep.CAPS)
         chosen = sweep.workloads(quick, tokens or (8 if quick else 64), bursts or (3 if quick else 6))

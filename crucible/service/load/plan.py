@@ -15,6 +15,7 @@ from crucible.service.load.target import Target
 _WARMUP_SEED = 1 << 20  # keeps the prompts of warmups apart from those that are timed
 # What is held at once: the requests of one burst, or all arrivals, and the ids of their prompts.
 MOST_REQUESTS, MOST_ARRIVALS, MOST_IDS = 4096, 65536, 1 << 23
+LONGEST_PLAN = 24 * 3600.0  # seconds until the last arrival is due
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,18 @@ def arriving(
 ) -> Plan:
     """`warmups` single requests, then `count` arrivals that wait for nothing.
 
-    InputError for more than MOST_ARRIVALS or MOST_IDS tokens in their prompts.
+    InputError for more than MOST_ARRIVALS or MOST_IDS tokens in their prompts, and for arrivals that would
+    take longer than LONGEST_PLAN.
     """
     whole("arrivals", count, 1, MOST_ARRIVALS)
     taken = [lengths[i % len(lengths)] for i in range(count)]
     _check_ids(sum(taken))
     asks.check_arrivals(kind, rate)
+    if (span := (count - (kind == asks.FIXED)) / rate) > LONGEST_PLAN:
+        raise InputError(
+            f"{count} arrivals at {rate:g} a second take {span:.3g} s, more than the {LONGEST_PLAN:g} that a "
+            "run may; give a higher --rate or a smaller --count"
+        )
 
     def make(number: int) -> Sequence[Ask]:
         if number < warmups:

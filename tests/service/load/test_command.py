@@ -149,6 +149,13 @@ REFUSED = [
     (("load", "--arrivals", "bursty"), "choose fixed or poisson"),
     (("load", "--arrivals", "fixed", "--lengths", "3,x"), "with commas"),
     (("load", "--shape", "2x8", "--arrivals", "fixed"), "--shape: of bursts and not of --arrivals"),
+    (("load", "--arrivals", "fixed", "--rate", "1e-300", "--count", "2"), "give a higher --rate"),
+    (
+        ("load", "--arrivals", "poisson", "--rate", "5e-324", "--count", "1"),
+        "take inf s, more than the 86400",
+    ),
+    (("load", "--raw", "x", "--json", "./x"), "--raw and --json both name x; give each a file of its own"),
+    (("sweep", "--json", "x.svg", "--plot", "x.svg"), "--json and --plot both name x.svg"),
     (("load", "--check-against", "curl"), "choose openai"),
     (("gate", "http", "--record", "a", "--url", "http://localhost:9", "--model", "x"), "leave out --model"),
     (("gate", "http", "--record", "a", "--url", "http://localhost:9"), "start one with crucible serve"),
@@ -267,6 +274,13 @@ def test_requests_that_no_service_could_answer_are_no_verdict_on_a_candidate(cru
     monkeypatch.setattr(run, lambda *_: pytest.fail("a service was started"))
     code, _, err = crucible(command, "--model", "synthetic-2x64", "--quick", "--tokens", 500)
     assert code == 2 and "reaches 3033 positions" in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["ab", "sweep"])
+def test_raw_samples_that_cannot_be_written_are_refused_before_anything_runs(crucible, command, tmp_path):
+    (tmp_path / "x.raw.json.gz").mkdir()
+    code, _, err = crucible(command, "--model", "synthetic-2x64", "--json", tmp_path / "x.json")
+    assert code == 2 and "x.raw.json.gz: it is not a regular file" in err
 
 
 def test_a_load_that_is_stopped_writes_what_is_done(crucible, tiny_server, tmp_path, monkeypatch):
