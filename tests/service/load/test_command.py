@@ -16,7 +16,7 @@ from crucible.engine.request import Request
 from crucible.errors import InputError
 from crucible.evidence.record import load as load_record
 from crucible.gates import http_recording
-from crucible.service.load import asks, plan, samples
+from crucible.service.load import asks, check, plan, samples
 from crucible.service.load.asks import closed
 
 
@@ -78,6 +78,29 @@ def test_the_check_against_the_sdk_measures_both_clients_in_turn(crucible, tiny_
     assert code == (made.verdict == "fail") and "openai" in out and "failed" not in out
     assert {s.name for s in made.samples} >= {"TTFT, crucible load", "TTFT, openai SDK"}
     assert all(len(s.values) == 2 for s in made.samples)
+
+
+def test_a_check_that_is_stopped_writes_the_pairs_that_are_complete(
+    crucible, tiny_server, tmp_path, monkeypatch
+):
+    pytest.importorskip("openai")
+    sent = check.client.run
+
+    async def stopped(to, asks, log, burst, warmup):
+        if burst == 3:  # of four: a warmup, two pairs, and the SDK's part of a third
+            raise KeyboardInterrupt
+        return await sent(to, asks, log, burst, warmup)
+
+    monkeypatch.setattr(check.client, "run", stopped)
+    raw, record = tmp_path / "raw.json.gz", tmp_path / "check.json"
+    code, out, _ = crucible(
+        *("load", "--url", tiny_server.url, "--shape", "1x9", "--bursts", 3, "--max-tokens", 4),
+        *("--check-against", "openai", "--raw", raw, "--json", record),
+    )
+    (made,) = load_record(record)
+    assert code == 130 and "interrupted; the figures are those of the first 2 pairs" in out
+    assert made.verdict == "measured" and made.facts["pairs of bursts"] == 2 and made.facts["interrupted"]
+    assert [s.burst for s in samples.load(raw)[0]] == [1, 2, 1, 2]
 
 
 def test_a_recording_names_the_service_that_answered_and_holds_it_to_itself(crucible, tiny_server, tmp_path):
