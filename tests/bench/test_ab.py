@@ -104,6 +104,19 @@ def test_three_rounds_that_agree_by_chance_resolve_nothing():
     assert sign_test([0, 0]) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("rounds", "bursts", "why"),
+    [(1, 6, "one round resolves nothing"), (2, 2, "4 pairs of bursts resolve noth")],
+)
+def test_a_verdict_says_where_rounds_or_pairs_are_too_few_to_resolve_anything(rounds, bursts, why):
+    made = campaign(0.6, rounds=rounds, bursts=bursts)
+    found = rows(made.of("reference"), made.of("auto"))
+    assert {row.outcome() for row in found} == {"not resolved"}
+    said = verdict(made, found, rounds)
+    assert not said.accepted and why in said.reason
+    assert not any(row.too_few for row in rows(*(campaign(0.6, bursts=2).of(s.name) for s in SIDES)))
+
+
 def test_a_faster_candidate_is_accepted_and_a_slower_one_refused():
     assert judged(campaign(0.6)).accepted
     slower = judged(campaign(1.3, shake=0.02))
