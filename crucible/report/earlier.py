@@ -60,6 +60,8 @@ def alone(folder: Path) -> Iterator[None]:
         raise InputError(
             f"another crucible report is running in {shown(folder)}; wait for its end or choose another --out"
         ) from None
+    except OSError:  # a file system without locks: two reports in one folder are then the user's to avoid
+        pass
     try:
         yield
     finally:
