@@ -1,9 +1,10 @@
 """Rates of candidates measured by several processes, put together in the order of the requests."""
 
 import concurrent.futures
+import contextlib
 import multiprocessing
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from crucible import device as devices
@@ -14,6 +15,24 @@ from crucible.drift.rate import Rate, measure
 from crucible.model.model import Model, open_checkpoint
 
 _CHUNK = 16  # requests of a task: about what one forward takes; Ctrl-C waits for the tasks that run
+
+# f(corpus, sequences) -> (sequences done, rates so far), of the corpus's requests 0 .. sequences-1.
+Measure = Callable[[Corpus, int], Iterator[tuple[int, list[Rate]]]]
+
+
+@contextlib.contextmanager
+def measuring(model: Model, names: Sequence[str], jobs: int = 1, spec: str = "") -> Iterator[Measure]:
+    """A function that measures the reference and then the candidates `names`, for as long as the block runs.
+
+    `jobs` processes share the sequences, each with a model of its own, opened as `spec`; one job is this
+    process with `model`. The rates are the same whichever it is.
+    """
+    if jobs > 1:
+        with Spread(spec, model.device.name, model.mode, tuple(names), jobs) as spread:
+            yield spread.measure
+        return
+    candidates = [REFERENCE, *(open_candidate(n, model.device) for n in names)]
+    yield lambda corpus, sequences: measure(model, corpus.requests(sequences), candidates)
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """The drift gate: candidates' tolerance verdicts beside their sequence verdicts, rates, and controls."""
 
-import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -11,8 +10,8 @@ from crucible.drift.candidates import Candidate, open_candidate
 from crucible.drift.corpus import FIRST_SEED, STEPS, Corpus, prompts_of, recorded
 from crucible.drift.diagnose import conclude, describe_flip, diagnose
 from crucible.drift.paths import REFERENCE, Request
-from crucible.drift.rate import Rate, measure
-from crucible.drift.spread import Spread
+from crucible.drift.rate import Rate
+from crucible.drift.spread import measuring
 from crucible.drift.tensors import TensorVerdict, equal_inputs, verdict
 from crucible.evidence.environment import capture
 from crucible.evidence.record import Record, Series
@@ -66,28 +65,18 @@ class DriftGate:
     def work(self) -> Iterator[tuple[str, int]]:
         """Run the gate; yields what was done and how many of `total` that were."""
         device, prompts = self.model.device, prompts_of(self.model)
-        candidates = [REFERENCE, *(open_candidate(n, device) for n in self.names)]
         corpus = Corpus(prompts, self.steps, seed=self.seed)
-        for one in candidates[1:]:
+        for one in (open_candidate(n, device) for n in self.names):
             self.tensors[one.name] = self._verdict(corpus.request(0), one)
-        with contextlib.ExitStack() as stack:
-            spread = stack.enter_context(self._spread()) if self.jobs > 1 else None
+        with measuring(self.model, self.names, self.jobs, self.spec) as measure:
             for sampler in SAMPLERS:
                 some, before, done = replace(corpus, sampler=sampler), list(self.rates), 0
-                steps = (
-                    spread.measure(some, self.sequences)
-                    if spread
-                    else measure(self.model, some.requests(self.sequences), candidates)
-                )
-                for count, rates in steps:
+                for count, rates in measure(some, self.sequences):
                     self.rates = before + rates
                     yield f"{sampler}: {count} sequences", count - done
                     done = count
         yield from self._controls(corpus)
         self.finished = True
-
-    def _spread(self) -> Spread:
-        return Spread(self.spec, self.model.device.name, self.model.mode, tuple(self.names), self.jobs)
 
     def _verdict(self, request: Request, candidate: Candidate) -> TensorVerdict:
         return verdict(equal_inputs(self.model, request, [], candidate))
