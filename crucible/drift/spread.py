@@ -5,6 +5,7 @@ import contextlib
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 
 from crucible import device as devices
@@ -12,6 +13,7 @@ from crucible.drift.candidates import Candidate, open_candidate
 from crucible.drift.corpus import Corpus, prompts_of
 from crucible.drift.paths import REFERENCE
 from crucible.drift.rate import Rate, measure
+from crucible.errors import CrucibleError, UnavailableError
 from crucible.model.model import Model, open_checkpoint
 
 _CHUNK = 16  # requests of a task: about what one forward takes; Ctrl-C waits for the tasks that run
@@ -66,25 +68,37 @@ class Spread:
         waiting = [self._pool.submit(_do, settings, first, count) for first, count in tasks]
         rates: list[Rate] = []
         for (first, count), future in zip(tasks, waiting, strict=True):
-            found = future.result()
+            try:
+                found = future.result()
+            except BrokenProcessPool:
+                raise UnavailableError(
+                    f"one of {self.jobs} drift processes ended in the middle (killed, out of memory, or by a "
+                    "candidate); use fewer jobs, or one to see where"
+                ) from None
             for rate, more in zip(rates, found, strict=False):
                 rate.add(more)
             rates = rates or found
             yield first + count, rates
 
 
-_worker: tuple[Model, list[Candidate]] | None = None  # of a process that Spread started
+# Of a process that Spread started: what it opened, or why it could not, for the parent to hear.
+_worker: tuple[Model, list[Candidate]] | CrucibleError | None = None
 
 
 def _start(spec: str, device: str, mode: str, names: tuple[str, ...]) -> None:
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it keeps what is done
-    target = devices.get(device)
-    model = Model.from_checkpoint(open_checkpoint(spec), target, mode)
-    _worker = model, [REFERENCE, *(open_candidate(n, target) for n in names)]
+    try:
+        target = devices.get(device)
+        model = Model.from_checkpoint(open_checkpoint(spec), target, mode)
+        _worker = model, [REFERENCE, *(open_candidate(n, target) for n in names)]
+    except CrucibleError as error:
+        _worker = error
 
 
 def _do(settings: dict, first: int, count: int) -> list[Rate]:
+    if isinstance(_worker, CrucibleError):
+        raise _worker
     assert _worker is not None
     model, candidates = _worker
     corpus = replace(Corpus(prompts_of(model)), **settings)
