@@ -51,6 +51,7 @@ class DriftGate:
     tensors: dict[str, TensorVerdict] = field(default_factory=dict)
     controls: dict[str, bool] = field(default_factory=dict)
     finished: bool = False
+    _users: set[str] = field(default_factory=set, repr=False)  # names of candidates that claim nothing
 
     @property
     def passed(self) -> bool:
@@ -66,7 +67,9 @@ class DriftGate:
         """Run the gate; yields what was done and how many of `total` that were."""
         device, prompts = self.model.device, prompts_of(self.model)
         corpus = Corpus(prompts, self.steps, seed=self.seed)
-        for one in (open_candidate(n, device) for n in self.names):
+        opened = [open_candidate(n, device) for n in self.names]
+        self._users = {c.name for c in opened if c.users}
+        for one in opened:
             self.tensors[one.name] = self._verdict(corpus.request(0), one)
         with measuring(self.model, self.names, self.jobs, self.spec) as measure:
             for sampler in SAMPLERS:
@@ -87,7 +90,7 @@ class DriftGate:
         self.controls["the reference against itself flips nothing"] = bool(own) and still
         others = [r for r in self.rates if r.candidate != REFERENCE.name]
         silent = [r for r in others if r.candidate == "contracted" and self._exact_scale()]
-        changed = [r for r in others if not r.exact and r not in silent]
+        changed = [r for r in others if not r.exact and r not in silent and r.candidate not in self._users]
         exact = [r for r in others if r.exact]
         if changed:
             self.controls["the logits of every candidate that is not exact differ"] = all(

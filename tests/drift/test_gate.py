@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from crucible import device
+from crucible.device.sources import kernels_dir
 from crucible.drift.corpus import Corpus
 from crucible.drift.paths import Request
 from crucible.drift.rate import SEVERITIES, Divergence
@@ -40,6 +41,16 @@ def test_an_exact_candidate_must_change_no_bit(tiny):
     assert exact.elements and exact.nonzero and not exact.differing
     exact.differing = 1
     assert "fail" in {r.verdict for r in records(gate) if "exact" in r.kind}
+
+
+def test_a_users_kernel_with_the_references_bits_fails_no_control(tiny, tmp_path):
+    path = tmp_path / "attention_reference.cu"
+    path.write_text((kernels_dir() / path.name).read_text())
+    gate = DriftGate(tiny, [str(path), "split-sum"], 2, steps=2)
+    for _ in gate.work():
+        pass
+    assert gate.passed, gate.controls
+    assert [bool(r.differing) for r in gate.rates] == [False, False, True] * 2
 
 
 def test_candidates_that_read_the_slices_own_keys_get_them():
