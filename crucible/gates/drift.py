@@ -69,8 +69,10 @@ class DriftGate:
         corpus = Corpus(prompts, self.steps, seed=self.seed)
         opened = [open_candidate(n, device) for n in self.names]
         self._users = {c.name for c in opened if c.users}
+        # The longest of the corpus: a tile's rescaling shows from its second tile on.
+        longest = max(corpus.requests(2 * len(corpus.lengths)), key=lambda request: len(request.prompt))
         for one in opened:
-            self.tensors[one.name] = self._verdict(corpus.request(0), one)
+            self.tensors[one.name] = self._verdict(longest, one)
         with measuring(self.model, self.names, self.jobs, self.spec) as measure:
             for sampler in SAMPLERS:
                 some, before, done = replace(corpus, sampler=sampler), list(self.rates), 0
@@ -151,7 +153,7 @@ def records(gate: DriftGate) -> list[Record]:
         }
         if rate.candidate in gate.tensors:
             facts["tensor tolerance"] = str(gate.tensors[rate.candidate])
-        for d in rate.divergent[:50]:
+        for d in sorted(rate.divergent, key=lambda d: d.request.number):
             text = f"step {d.step}, tokens {list(d.reference)} became {list(d.candidate)}; {d.severity}"
             facts[f"divergent request {d.request.number}"] = text
         own = rate.exact
