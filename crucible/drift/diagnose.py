@@ -130,15 +130,26 @@ def diagnose(model: Model, request: Request, candidate: Candidate, company: list
     at = flip.step if flip else int(np.argmin(finite)) if not finite.all() else request.steps - 1
     fed = list(alone.tokens[:at])
     layers = equal_inputs(model, request, fed, candidate)
-    tensors, defect = verdict(layers), explain(layers)
-    if defect is None:
-        defect = explain(equal_inputs(model, request, fed, candidate, step_rows=True))
+    tensors = verdict(layers)
+    defect = explain(layers) or explain(equal_inputs(model, request, fed, candidate, step_rows=True))
+    if not finite.all() and (defect is None or defect.kind == "coarse arithmetic"):
+        defect = _not_finite(model, request, alone, candidate, int(np.argmin(finite)))
     grown = growth(model, request, list(alone.tokens), candidate, at)
     kind, sentence = conclude(model, flip, defect, tensors, sound, max(masses.values(), default=1.0))
     all_masses = tuple(masses.get(s, 1.0) for s in range(request.steps))
     return Diagnosis(
         request, candidate.name, alone, sound, all_masses, tensors, defect, flip, grown, kind, sentence
     )
+
+
+def _not_finite(model: Model, request: Request, path: Path, candidate: Candidate, step: int) -> Defect:
+    """The defect of the first step whose logits are not finite, whatever flipped before it."""
+    fed = list(path.tokens[:step])
+    for step_rows in (False, True):
+        found = explain(equal_inputs(model, request, fed, candidate, step_rows))
+        if found is not None and found.kind != "coarse arithmetic":
+            return Defect(found.kind, f"at step {step}, {found.evidence}")
+    return Defect("NaN", f"the logits of step {step} are not finite, after the history that it made itself")
 
 
 def conclude(
