@@ -10,11 +10,13 @@ from crucible import device as devices
 from crucible.drift.candidates import Candidate
 from crucible.drift.cdf import flip_mass, gumbel_mass, ladder, total_variation
 from crucible.drift.paths import Path, Request, forced, grouped, run
+from crucible.errors import InputError
 from crucible.evidence.statistics import Interval, bootstrap
 from crucible.model.model import Model
 from crucible.sampling.sample import sample
 
 SEVERITIES = ("flips at the last step", "rejoins", "rejoins shifted", "parts for good")
+NOTHING = "{} sequences have no rate; give at least one"
 _TAIL = 4  # tokens at the end that must agree for a text to have rejoined
 
 
@@ -99,6 +101,8 @@ def measure(
 
     A group counts for all candidates or, where it was stopped in the middle, for none.
     """
+    if not requests:
+        raise InputError(NOTHING.format(0))
     rates = [Rate(c.name, requests[0].sampling.sampler, c.exact) for c in candidates]
     done = 0
     for group in grouped(requests, most=together):

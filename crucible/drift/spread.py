@@ -12,8 +12,8 @@ from crucible import device as devices
 from crucible.drift.candidates import Candidate, open_candidate
 from crucible.drift.corpus import Corpus, prompts_of
 from crucible.drift.paths import REFERENCE
-from crucible.drift.rate import Rate, measure
-from crucible.errors import CrucibleError, UnavailableError
+from crucible.drift.rate import NOTHING, Rate, measure
+from crucible.errors import CrucibleError, InputError, UnavailableError
 from crucible.model.model import Model, open_checkpoint
 
 _CHUNK = 16  # requests of a task: about what one forward takes; Ctrl-C waits for the tasks that run
@@ -29,6 +29,8 @@ def measuring(model: Model, names: Sequence[str], jobs: int = 1, spec: str = "")
     `jobs` processes share the sequences, each with a model of its own, opened as `spec`; one job is this
     process with `model`. The rates are the same whichever it is.
     """
+    if jobs < 1:
+        raise InputError(f"{jobs} processes measure nothing; give at least one")
     if jobs > 1:
         with Spread(spec, model.device.name, model.mode, tuple(names), jobs) as spread:
             yield spread.measure
@@ -61,6 +63,8 @@ class Spread:
     def measure(self, corpus: Corpus, sequences: int) -> Iterator[tuple[int, list[Rate]]]:
         """As crucible.drift.rate.measure, of requests 0 .. sequences-1 of the corpus."""
         assert self._pool is not None
+        if sequences < 1:
+            raise InputError(NOTHING.format(sequences))
         settings = {
             name: getattr(corpus, name) for name in ("steps", "replicates", "sampler", "lengths", "seed")
         }

@@ -5,7 +5,9 @@ import pickle
 import pytest
 
 from crucible import device
-from crucible.errors import CrucibleError, NoKernelError
+from crucible.drift.corpus import Corpus, prompts_of
+from crucible.drift.spread import measuring
+from crucible.errors import CrucibleError, InputError, NoKernelError
 from crucible.gates.drift import DriftGate
 from crucible.gates.model_parts import load
 from crucible.model.model import TINY
@@ -15,6 +17,16 @@ def test_a_refusal_of_a_worker_process_arrives_as_it_was():
     sent = NoKernelError("flex", "simt", "cuda")
     back = pickle.loads(pickle.dumps(sent))
     assert type(back) is NoKernelError and str(back) == str(sent) and vars(back) == vars(sent)
+
+
+@pytest.mark.parametrize(("jobs", "sequences"), [(0, 3), (1, 0), (2, 0), (1, -1)])
+def test_nothing_to_measure_is_refused_with_any_number_of_processes(jobs, sequences):
+    model = load(TINY, device.get("cpu"), "f32")
+    with (
+        pytest.raises(InputError, match="give at least one"),
+        measuring(model, ["tf32"], jobs, TINY) as measure,
+    ):
+        list(measure(Corpus(prompts_of(model)), sequences))
 
 
 @pytest.mark.parametrize(
