@@ -132,8 +132,8 @@ def diagnose(model: Model, request: Request, candidate: Candidate, company: list
     layers = equal_inputs(model, request, fed, candidate)
     tensors = verdict(layers)
     defect = explain(layers) or explain(equal_inputs(model, request, fed, candidate, step_rows=True))
-    if not finite.all() and (defect is None or defect.kind == "coarse arithmetic"):
-        defect = _not_finite(model, request, alone, candidate, int(np.argmin(finite)))
+    if defect is None or defect.kind == "coarse arithmetic":
+        defect = _later(model, request, alone, candidate, finite, at) or defect
     grown = growth(model, request, list(alone.tokens), candidate, at)
     kind, sentence = conclude(model, flip, defect, tensors, sound, max(masses.values(), default=1.0))
     all_masses = tuple(masses.get(s, 1.0) for s in range(request.steps))
@@ -142,14 +142,23 @@ def diagnose(model: Model, request: Request, candidate: Candidate, company: list
     )
 
 
-def _not_finite(model: Model, request: Request, path: Path, candidate: Candidate, step: int) -> Defect:
-    """The defect of the first step whose logits are not finite, whatever flipped before it."""
-    fed = list(path.tokens[:step])
-    for step_rows in (False, True):
-        found = explain(equal_inputs(model, request, fed, candidate, step_rows))
-        if found is not None and found.kind != "coarse arithmetic":
-            return Defect(found.kind, f"at step {step}, {found.evidence}")
-    return Defect("NaN", f"the logits of step {step} are not finite, after the history that it made itself")
+def _later(
+    model: Model, request: Request, path: Path, candidate: Candidate, finite: np.ndarray, at: int
+) -> Defect | None:
+    """The defect of steps after `at`, which is there whatever flips before it; None where there is none.
+
+    The first step whose logits are not finite is looked at, else the last, whose history has all rows.
+    """
+    broken = not finite.all()
+    step = int(np.argmin(finite)) if broken else request.steps - 1
+    if step > at:
+        for step_rows in (False, True):
+            found = explain(equal_inputs(model, request, list(path.tokens[:step]), candidate, step_rows))
+            if found is not None and found.kind != "coarse arithmetic":
+                return Defect(found.kind, f"at step {step}, {found.evidence}")
+    if broken:
+        return Defect("NaN", f"the logits of step {step} are not finite, after a history of its own making")
+    return None
 
 
 def conclude(

@@ -64,20 +64,28 @@ def test_any_wrong_choice_of_heads_is_called_wrong_head(tiny, corpus, heads):
     assert f"query head {first} with KV head {heads[first]} in place of {first // own}" in found.sentence
 
 
-def test_logits_that_are_not_finite_are_a_defect_whatever_flips_before(tiny, corpus):
-    request = corpus.request(1)
-    end = len(request.prompt) + 4
+def _coarse_until(end: int, spoilt: float):
+    """An attention of few mantissa bits, whose rows from position `end` on are `spoilt` times as large."""
 
     def mine(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out):
         made = attention(device, q, kpool, vpool, tables, desc, layer, Hkv, D, "reference")
-        made = (made.view(np.uint32) & 0xFFF80000).view(np.float32)  # coarse, for an early flip
+        made = (made.view(np.uint32) & 0xFFF80000).view(np.float32)
         for first, length, start, _ in desc.tolist():
-            made[first : first + length][np.arange(start, start + length) >= end] = np.nan
+            made[first : first + length][np.arange(start, start + length) >= end] *= spoilt
         return made
 
+    return mine
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "kind"), [(1.0, "sampler sensitivity"), (0.5, "unexplained"), (np.nan, "NaN")]
+)
+def test_a_defect_is_found_whatever_flips_before_it(tiny, corpus, spoilt, kind):
+    request = corpus.request(1)
+    mine = _coarse_until(len(request.prompt) + 4, spoilt)
     found = diagnose(tiny, request, open_candidate(mine, tiny.device))
     assert found.flip is not None and found.flip.step < 5
-    assert found.kind == "NaN" and "at step 5, " in found.sentence
+    assert found.kind == kind and ("at step 5, " in found.sentence) == (spoilt != 1)
 
 
 def test_a_reference_that_meets_itself_flips_no_token(tiny, corpus):
