@@ -131,12 +131,17 @@ def _check_ids(count: int) -> None:
 async def first_model(to: Target) -> tuple[int, dict]:
     """(status, the first entry of /v1/models; {} where there is none with an id).
 
-    UnavailableError where nobody answers at all.
+    UnavailableError where nobody answers at all, and where another key is asked for.
     """
     try:
         status, body = await http.fetch(to, "/v1/models")
     except http.BadReply as error:
         raise UnavailableError(f"{error}; start one with crucible serve") from None
+    if status == 401:
+        lacks = "asks for a key" if to.api_key is None else "asks for another key"
+        raise UnavailableError(
+            f"{to.url} {lacks} (status 401); give its key with --api-key or CRUCIBLE_API_KEY"
+        )
     try:
         card = json.loads(body)["data"][0]
     except (ValueError, LookupError, TypeError):

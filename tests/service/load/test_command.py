@@ -18,6 +18,7 @@ from crucible.evidence.record import load as load_record
 from crucible.gates import http_recording
 from crucible.service.load import asks, check, plan, samples
 from crucible.service.load.asks import closed
+from crucible.service.state import Settings
 
 
 @pytest.fixture
@@ -120,6 +121,21 @@ def test_a_recording_names_the_service_that_answered_and_holds_it_to_itself(cruc
     code, out, _ = crucible(*http, "--against", answers)
     assert code == 1 and "not the same service: model: another was recorded, tiny answers" in out
     assert "note: fingerprint: fp_0 was recorded" in out
+
+
+@pytest.fixture(scope="module")
+def locked(serve_once, tiny):
+    """A server that asks for the key open-sesame."""
+    return serve_once(tiny, settings=Settings("tiny", "open-sesame"))
+
+
+def test_the_http_gate_brings_the_key_of_a_service_that_asks_for_one(crucible, locked, tmp_path, monkeypatch):
+    ask = ("gate", "http", "--url", locked.url, "--record", tmp_path / "a.json.gz", "--requests", 1)
+    code, _, err = crucible(*ask)
+    assert code == 2 and "status 401" in err and "--api-key" in err and len(err.splitlines()) == 1
+    assert crucible(*ask, "--max-tokens", 2, "--api-key", "open-sesame")[0] == 0
+    monkeypatch.setenv("CRUCIBLE_API_KEY", "open-sesame")
+    assert crucible(*ask, "--max-tokens", 2)[0] == 0
 
 
 def test_a_recording_without_a_mode_is_not_held_to_a_guess(crucible, tiny_server, tmp_path):
@@ -256,6 +272,7 @@ def test_an_option_that_load_would_not_read_is_refused(arrivals, check, face, mo
         ({"against": 1, "url": 1, "build": 1}, "leave out --build"),
         ({"against": 1, "max_tokens": 3, "seed": 0}, "leave out --max-tokens and --seed"),
         ({"against": 1, "requests": 3}, "leave out --requests"),
+        ({"against": 1, "api_key": "k"}, "add --url"),
     ],
 )
 def test_an_option_that_the_http_gate_would_not_read_is_refused(given, said):
