@@ -3,6 +3,7 @@
 import pytest
 
 from crucible.bench import engine, engine_overhead
+from crucible.engine.runner import Runner
 from crucible.errors import InputError
 from crucible.gates.engine_record import tiny_model
 
@@ -18,6 +19,15 @@ def test_throughput_stands_beside_one_request_alone():
     assert [c.name for c in outcome.contenders] == ["crucible f32", "crucible f32, one alone"]
     assert all(len(c.samples) == 2 and min(c.samples) > 0 for c in outcome.contenders)
     assert outcome.contenders[0].facts["times one alone"] > 0
+
+
+def test_the_runner_without_a_pass_has_all_that_an_engine_calls():
+    """What an idle engine calls is called on a busy machine only, so a run may not meet it."""
+    asked = {name for name in vars(Runner) if not name.startswith("_")}
+    lacking = {name for name in asked if not hasattr(engine_overhead._NoPass(4), name)}
+    assert asked > {"run", "settle"} and lacking == {"kv_digests"}, (
+        "digests are of requests that ask for them"
+    )
 
 
 def test_overhead_is_told_for_both_batches_with_its_target():

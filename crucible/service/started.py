@@ -1,4 +1,4 @@
-"""A side of a comparison: a fresh service process with its own build, variant and limits."""
+"""A service in a process of its own, with its own build, variant and limits: started, waited for, ended."""
 
 import contextlib
 import functools
@@ -139,13 +139,15 @@ def _wait(process: subprocess.Popen, ports: Path, said, name: str) -> int:
 
 def _end(process: subprocess.Popen) -> None:
     """Ask it to stop; whatever is left of its session after that is killed."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    try:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END)
+    finally:  # a second Ctrl-C does not wait, and leaves nothing behind either
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def arguments(model: str, mode: str, device: str, more: Sequence[str] = ()) -> tuple[str, ...]:
