@@ -38,9 +38,13 @@ class Build:
     checkout: str = ""
 
     def environment(self) -> dict[str, str]:
-        """Variables of its processes; the caller's PYTHONPATH and commit's name reach no other build."""
+        """Variables of its processes; the caller's PYTHONPATH and commit's name reach no other build.
+
+        Nor does a key reach a service: who starts one here sends none.
+        """
         ours = self == own_build()
-        kept = {name: v for name, v in os.environ.items() if ours or name != "CRUCIBLE_COMMIT"}
+        left_out = {"CRUCIBLE_API_KEY"} if ours else {"CRUCIBLE_API_KEY", "CRUCIBLE_COMMIT"}
+        kept = {name: value for name, value in os.environ.items() if name not in left_out}
         beside = kept.get("PYTHONPATH", "") if ours else ""
         return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, (self.checkout, beside)))}
 

@@ -282,3 +282,9 @@ def test_a_build_is_an_environment_its_python_or_a_checkout(tmp_path):
     (tmp_path / "crucible" / "__init__.py").touch()
     with pytest.raises(UnavailableError, match="does not run this build"):
         build_at(tmp_path).identity()
+
+
+def test_no_key_of_the_callers_shell_reaches_a_service_that_is_started_here(monkeypatch):
+    monkeypatch.setenv("CRUCIBLE_API_KEY", "open-sesame")
+    for build in (own_build(), build_at(Path(sys.prefix))):
+        assert "CRUCIBLE_API_KEY" not in build.environment()
