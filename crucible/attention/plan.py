@@ -23,17 +23,21 @@ def tiles(desc: np.ndarray, rows: int, Hkv: int) -> np.ndarray:
     """
     if not 1 <= rows <= ITEM_ROWS:
         raise InputError(f"a tile of {rows} rows does not fit an item; take 1 to {ITEM_ROWS}")
-    desc = np.asarray(desc, np.int64).reshape(-1, 4)
-    counts = -(-desc[:, 1] // rows)
-    segment = np.repeat(np.arange(len(desc)), counts)
-    begin = (np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)) * rows
-    start, length, absolute, table = desc[segment].T
-    taken = np.minimum(rows, length - begin)
-    order = np.argsort(-(absolute + begin + taken), kind="stable")
-    one = np.stack([start + begin, taken, absolute + begin + 1, table], axis=1)[order]
-    items = np.repeat(one, Hkv, axis=0)
-    items[:, 1] += 256 * np.tile(np.arange(Hkv), len(one))
-    return np.ascontiguousarray(items, np.int32)
+    start, length, absolute, table = np.asarray(desc, np.int64).reshape(-1, 4).T
+    counts = -(-length // rows)
+    before = np.cumsum(counts) - counts
+    segment = np.repeat(np.arange(counts.size), counts)
+    begin = (np.arange(segment.size) - before[segment]) * rows
+    taken = np.minimum(rows, length[segment] - begin)
+    first = absolute[segment] + begin
+    order = np.argsort(-(first + taken), kind="stable")
+    segment, begin = segment[order], begin[order]
+    items = np.empty((segment.size, Hkv, 4), np.int32)
+    items[:, :, 0] = (start[segment] + begin)[:, None]
+    items[:, :, 1] = taken[order][:, None] + 256 * np.arange(Hkv)
+    items[:, :, 2] = (first[order] + 1)[:, None]
+    items[:, :, 3] = table[segment][:, None]
+    return items.reshape(-1, 4)
 
 
 def in_waves(items: np.ndarray, slots: int, resident: int) -> np.ndarray:
@@ -42,10 +46,10 @@ def in_waves(items: np.ndarray, slots: int, resident: int) -> np.ndarray:
     The first slots * resident blocks are placed in waves over the multiprocessors, so every second wave is
     reversed: a long item shares with a short one. The rest follow longest first, as places come free.
     """
-    order = np.arange(len(items))
+    waved = items.copy()
     for first in range(slots, min(slots * resident, len(items)), 2 * slots):
-        order[first : first + slots] = order[first : first + slots][::-1]
-    return np.ascontiguousarray(items[order])
+        waved[first : first + slots] = items[first : first + slots][::-1]
+    return waved
 
 
 @dataclass(eq=False)

@@ -34,7 +34,7 @@ class _NoPass:
     def _nothing(self, *_) -> None:
         pass
 
-    set_pages = share_pages = add_page = clear = copy_page = settle = _nothing
+    set_pages = share_pages = add_page = clear = copy_page = settle = prepare = _nothing
 
     def run(self, parts):
         entered = time.perf_counter()

@@ -36,6 +36,8 @@ def model(
         raise InputError(f"unknown peer {min(unknown)!r} for the whole model; choose from transformers")
     if stages and against:
         raise InputError("--stages profiles Crucible alone; leave --against out, or --stages for the peer")
+    if unfused and not stages:
+        raise InputError("--unfused is a control of the stages; add --stages, or leave it out")
     if stages:
         _stages(name, mode, unfused, rounds, json, note)
         return

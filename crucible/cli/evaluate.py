@@ -50,7 +50,9 @@ def register(app: typer.Typer) -> None:
         device: str = typer.Option("auto", help="cpu, cuda or auto: cuda where there is a GPU."),
         protocol: Annotated[list[str] | None, typer.Option(help=PROTOCOL_HELP)] = None,
         attention: Annotated[list[str] | None, typer.Option(help=ATTENTION_HELP)] = None,
-        window: int = typer.Option(1024, help="Positions scored with one another's context, in windows."),
+        window: int | None = typer.Option(
+            None, help="Positions scored with one another's context, in windows; 1024."
+        ),
         max_tokens: int | None = typer.Option(None, help="Read only this many tokens, in windows."),
         json_output: bool = typer.Option(False, "--json", help="Print JSON: one object, or a list of them."),
         record: Annotated[Path | None, typer.Option(help="Evidence file to write, but for windows.")] = None,
@@ -64,17 +66,17 @@ def register(app: typer.Typer) -> None:
         from crucible.model.evaluate import PROTOCOLS
         from crucible.numerics.checks import whole
 
-        whole("window", window, 2)
-        if max_tokens is not None:
-            whole("max_tokens", max_tokens, 2)
+        for option, given in (("window", window), ("max_tokens", max_tokens)):
+            if given is not None:
+                whole(option, given, 2)
         protocols = protocol or ([WINDOWS] if text_file else list(PROTOCOLS))
         for one in protocols:
             if one not in (WINDOWS, *PROTOCOLS):
                 known = ", ".join((WINDOWS, *PROTOCOLS))
                 raise InputError(f"unknown protocol {one!r}; choose one of {known}")
-        _check_used(protocols, attention, max_tokens, record)
+        _check_used(protocols, attention, {"--window": window, "--max-tokens": max_tokens}, record)
         name, text = _text(text_file)
-        asked = Asked(name, text, protocols, attention or ("reference", "exact"), window, max_tokens)
+        asked = Asked(name, text, protocols, attention or ("reference", "exact"), window or 1024, max_tokens)
         found, records, interrupted = [], [], False
         try:
             for each in ("f32", "int8") if mode == "both" else (mode,):
@@ -100,7 +102,7 @@ def register(app: typer.Typer) -> None:
             raise typer.Exit(1)
 
 
-def _check_used(protocols, attention, max_tokens: int | None, record: Path | None) -> None:
+def _check_used(protocols, attention, of_windows: dict[str, int | None], record: Path | None) -> None:
     """InputError for an option that none of the protocols would read."""
     from crucible.attention.variants import find
     from crucible.errors import InputError
@@ -115,11 +117,12 @@ def _check_used(protocols, attention, max_tokens: int | None, record: Path | Non
                 raise InputError(
                     f"windows takes no {option}; leave it out, or add --protocol with one of {known}"
                 )
-    if max_tokens is not None and WINDOWS not in protocols:
-        raise InputError(
-            f"--max-tokens {max_tokens} is for windows alone, and {protocols[0]} has a length of its own; "
-            "leave it out"
-        )
+    for option, given in of_windows.items():
+        if given is not None and WINDOWS not in protocols:
+            raise InputError(
+                f"{option} {given} is for windows alone, and {protocols[0]} has a length of its own; "
+                "leave it out"
+            )
 
 
 def _text(text_file: Path | None) -> tuple[str, str]:

@@ -150,10 +150,12 @@ def compare(
 
 
 def _finish(passed: bool, lines, records, json: Path | None, interrupted: bool) -> None:
-    """Print, save and exit as every gate does."""
+    """Print, save and exit as every gate does; a run that came to no record leaves an earlier file alone."""
     for line in lines:
         typer.echo(line)
-    if json is not None:
+    if json is not None and not records:
+        typer.echo(f"no record: nothing was measured yet; {json} is left as it was", err=True)
+    elif json is not None:
         from crucible.evidence.record import save
 
         typer.echo(f"record: {save(json, records)}")

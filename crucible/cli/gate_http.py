@@ -24,6 +24,9 @@ def http(
     ] = None,
     against: Annotated[Path | None, typer.Option(help="Recorded answers to be held to.")] = None,
     url: Annotated[str | None, typer.Option(help="A running service; default: one is started.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(help="Key of the running service; default: CRUCIBLE_API_KEY.")
+    ] = None,
     build: Annotated[
         Path | None, typer.Option(help="Start this build: a virtual environment, its python, or a checkout.")
     ] = None,
@@ -48,6 +51,7 @@ def http(
     model, mode or contract than the recording.
     """
     import contextlib
+    import os
 
     from tqdm import tqdm
 
@@ -55,11 +59,13 @@ def http(
     from crucible.gates import http_oracle as oracle
     from crucible.gates.http_record import to_record
     from crucible.service.load import client
+    from crucible.service.load.target import target
 
     refuse(
         record=record,
         against=against,
         url=url,
+        api_key=api_key,
         build=build,
         model=model,
         mode=mode,
@@ -71,7 +77,11 @@ def http(
     )
     facts, expected = http_recording.load(against) if against else ({}, [])
     with contextlib.ExitStack() as stack:
-        to, known = _service(stack, facts, url, build, model, mode, device or "auto")
+        if url is not None:
+            key = os.environ.get("CRUCIBLE_API_KEY") if api_key is None else api_key
+            to, known = target(url, api_key=key), {"build": http_facts.UNKNOWN}
+        else:
+            to, known = _started(stack, facts, build, model, mode, device or "auto")
         said = known | client.wait(http_facts.served(to))
         made = {
             "requests": requests or 12,
@@ -105,6 +115,8 @@ def refuse(**given: Any) -> None:
     named = {name for name, value in given.items() if value is not None}
     if len(named & {"record", "against"}) != 1:
         raise InputError("give --record FILE to make a recording or --against FILE to be held to one")
+    if "api_key" in named and "url" not in named:
+        raise InputError("--api-key is for a running service; add --url, or leave it out")
     for name, others, why in (
         ("url", ("build", "model", "mode", "device"), "names a running service, which has its own"),
         ("against", ("requests", "max_tokens", "seed"), "sends the requests of the recording"),
@@ -114,16 +126,13 @@ def refuse(**given: Any) -> None:
             raise InputError(f"--{name} {why}; leave out {' and '.join(unused)}")
 
 
-def _service(stack, facts: dict, url: str | None, build: Path | None, model, mode, device: str) -> tuple:
-    """(target, facts that are known of it): a running service's at `url`, else of one that `stack` ends."""
-    from crucible.bench.ab_sides import Side, arguments, build_at
+def _started(stack, facts: dict, build: Path | None, model, mode, device: str) -> tuple:
+    """(target, facts that are known of it) of a service that `stack` ends."""
     from crucible.cli.fetch import fetch_if_known
     from crucible.errors import InputError
     from crucible.gates import http_facts
-    from crucible.service.load.target import target
+    from crucible.service.started import Side, arguments, build_at
 
-    if url is not None:
-        return target(url), {"build": http_facts.UNKNOWN}
     name = model or str(facts.get("started with") or facts.get("model") or "smollm2")
     way = mode or str(facts.get("mode") or ("" if facts else "int8"))
     if not way:

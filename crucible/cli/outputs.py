@@ -15,4 +15,18 @@ def writable(path: Path | None) -> Path | None:
     return path
 
 
+def apart(**files: Path | None) -> None:
+    """InputError where two options, given by name, would write the same file: one would be lost."""
+    from crucible.errors import InputError
+    from crucible.files import shown
+
+    seen: dict[Path, str] = {}
+    for option, path in files.items():
+        if path is None:
+            continue
+        other = seen.setdefault(path.resolve(), option)
+        if other != option:
+            raise InputError(f"--{other} and --{option} both name {shown(path)}; give each a file of its own")
+
+
 Json = Annotated[Path | None, typer.Option("--json", callback=writable, help="Evidence file to write.")]

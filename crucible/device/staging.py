@@ -56,12 +56,22 @@ class Staging:
         self._slots = [_Slot() for _ in range(_SLOTS)]
         self._next = 0
         self._target: Any = None
+        self._views: dict[int, tuple[Layout, Any, dict]] = {}
 
     def target(self, nbytes: int) -> Any:
         """The shared device block, grown to hold `nbytes`."""
         if self._target is None or self._target.size < nbytes:
             self._target = self._device.empty((max(nbytes, 1 << 16),), np.uint8)
         return self._target
+
+    def views(self, layout: Layout, target: Any) -> dict[Any, Any]:
+        """The arrays of a layout in `target`; the same ones when the same two come again."""
+        held = self._views.get(id(layout))
+        if held is None or held[0] is not layout or held[1] is not target:
+            if len(self._views) >= _MOST_VIEWS:
+                self._views.clear()
+            held = self._views[id(layout)] = layout, target, layout.views(target)
+        return held[2]
 
     def send(self, layout: Layout, values: Mapping[Any, np.ndarray], target: Any) -> None:
         """Enqueue one copy of all arrays of the layout into `target` (uint8, at least its bytes)."""

@@ -20,6 +20,10 @@ from crucible.model.graphs import PATIENT
 from crucible.model.model import Model
 from crucible.model.tokenizer import StreamDecoder
 
+# Seconds without a request before an idle moment is used: captures between the requests of one burst would
+# delay them.
+_PAUSE = 0.005
+
 
 class Engine:
     """Serves many requests of one model at once; a context manager.
@@ -249,8 +253,8 @@ class Engine:
 
     def _boundary(self) -> bool:
         """Between two steps: take what callers left, waiting for it where nothing runs; False at the end."""
+        self._rest()
         with self._lock:
-            self._work.wait_for(lambda: self._stopping or self._inbox or self._cancelled or self._loop.busy)
             if self._stopping:
                 return False
             while self._inbox:
@@ -260,6 +264,18 @@ class Engine:
         if events:
             self._hand_out(events)
         return True
+
+    def _rest(self) -> None:
+        """Until something is to be done, prepare what may be asked for, then wait."""
+        more = True
+        while True:
+            with self._lock:
+                if self._work.wait_for(self._wanted, _PAUSE if more else None):
+                    return
+            more = self._loop.runner.prepare()
+
+    def _wanted(self) -> bool:
+        return bool(self._stopping or self._inbox or self._cancelled or self._loop.busy)
 
     def _hand_out(self, events: list[tuple[Job, Event]]) -> None:
         """Give events to their handles, and wake each reader once."""

@@ -12,10 +12,10 @@ from crucible.errors import InputError, UnsupportedError
 from crucible.files import brief, map_file
 from crucible.linear.weights import STORAGES
 from crucible.model import config as configs
+from crucible.model.bpe import from_gguf as tokenizer_from_gguf
+from crucible.model.bpe import gguf_strings
 from crucible.model.checkpoint import Checkpoint, check_tensors
 from crucible.model.dequantize import ENCODINGS, Encoding
-from crucible.model.tokenizer import from_gguf as tokenizer_from_gguf
-from crucible.model.tokenizer import gguf_strings
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

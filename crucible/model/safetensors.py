@@ -13,9 +13,9 @@ import numpy as np
 from crucible.errors import InputError, UnsupportedError
 from crucible.files import brief, map_file, read_text
 from crucible.model import config as configs
+from crucible.model.bpe import from_json
 from crucible.model.checkpoint import Checkpoint, check_tensors
 from crucible.model.dequantize import widen_bf16
-from crucible.model.tokenizer import from_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

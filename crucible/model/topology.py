@@ -1,5 +1,6 @@
 """What of a packed batch decides the grids of its launches, and the attention work of such a batch."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,9 +86,16 @@ ItemKey = tuple[int, int, int]  # rows of an item, multiprocessors, resident blo
 
 
 def make_items(desc: np.ndarray, key: ItemKey, Hkv: int) -> np.ndarray:
-    """Host items int32 [n][4] of a batch, see crucible.attention.plan."""
+    """Host items int32 [n][4] of a batch, see crucible.attention.plan; not to be written to."""
+    return _items(np.ascontiguousarray(desc, np.int32).tobytes(), key, Hkv)
+
+
+@functools.lru_cache(128)
+def _items(desc: bytes, key: ItemKey, Hkv: int) -> np.ndarray:
     rows, slots, resident = key
-    return in_waves(tiles(desc, rows, Hkv), slots, resident)
+    made = in_waves(tiles(np.frombuffer(desc, np.int32), rows, Hkv), slots, resident)
+    made.flags.writeable = False
+    return made
 
 
 class BatchPlan(Plan):

@@ -25,6 +25,7 @@ def texts(tmp_path, monkeypatch):
         ("gate model --mode fp16", "unknown mode 'fp16'; choose one of f32, int8"),
         ("gate model --quick --mode f32 --mode x", "unknown mode 'x'; choose one of f32, int8"),
         ("bench model --stages --against transformers", "--stages profiles Crucible alone"),
+        ("bench model --unfused", "--unfused is a control of the stages; add --stages, or leave it out"),
         (
             "bench linear --device cuda --kind f16",
             "unknown kind 'f16' of linear layers; choose from f32, int8",
@@ -37,10 +38,17 @@ def texts(tmp_path, monkeypatch):
         (f"eval {TEXT} --attention nope --record r.json", "unknown attention variant 'nope'"),
         (f"eval {TEXT} --attention exact", "windows takes no --attention; leave it out, or add --protocol"),
         (f"eval {TEXT} --record r.json", "windows takes no --record; leave it out, or add --protocol with"),
+        ("gate drift --candidate tf32 --candidate tf32", "--candidate 'tf32' is given twice; give it once"),
+        ("gate drift --candidate reference", "the reference is measured in every run; leave --candidate ref"),
+        (
+            "gate drift --quick --candidate tf32 --sequences 3",
+            "--quick chooses candidates and sequences, and both are given; leave --quick out",
+        ),
         (
             "eval --protocol prefill-32 --max-tokens 50",
             "--max-tokens 50 is for windows alone, and prefill-32 has",
         ),
+        ("eval --protocol decode --window 64", "--window 64 is for windows alone, and decode has a length"),
     ],
 )
 def test_what_a_command_would_not_heed_is_refused(crucible, texts, command, sentence):
@@ -68,3 +76,18 @@ def test_an_example_of_the_help_is_accepted(crucible, monkeypatch):
     lines = (line.strip(" │") for line in out.splitlines())
     (example,) = (line for line in lines if line.startswith("crucible bench model"))
     assert crucible(*example.split()[1:])[2] == "error: reached\n"
+
+
+def test_a_gate_that_was_stopped_before_it_measured_keeps_the_earlier_record(crucible, monkeypatch, tmp_path):
+    from crucible.gates.drift import DriftGate
+
+    def stopped(self):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(DriftGate, "work", stopped)
+    kept = tmp_path / "kept.json"
+    kept.write_text("earlier")
+    code, out, err = crucible("gate", "drift", "--model", "synthetic-2x64", "--quick", "--json", kept)
+    assert code == 130 and kept.read_text() == "earlier"
+    assert "record:" not in out and "is left as it was" in err

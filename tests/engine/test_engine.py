@@ -280,6 +280,30 @@ def test_a_full_queue_refuses_and_a_list_waits_for_room(model):
         assert len(engine.generate(["x"] * 9, max_tokens=2, ignore_eos=True)) == 9
 
 
+def test_idle_moments_are_used_until_nothing_is_left_to_prepare(model):
+    class Preparing(ModelRunner):
+        left, ran = 3, 0
+
+        def run(self, parts):
+            self.ran += 1
+            return super().run(parts)
+
+        def prepare(self):
+            assert not engine._loop.busy, "something runs"
+            self.left -= 1
+            prepared.release()
+            return self.left > 0
+
+    prepared, runner = threading.Semaphore(0), Preparing(model, 16, 1)
+    with Engine(model, Limits(pages=16, decode_batch=1), runner=runner) as engine:
+        for _ in range(3):
+            assert prepared.acquire(timeout=WAIT)
+        (first,) = engine.generate(["a"], max_tokens=5, seed=4, ignore_eos=True)
+        assert prepared.acquire(timeout=WAIT), "after work there may be more"
+        assert engine.generate(["a"], max_tokens=5, seed=4, ignore_eos=True)[0].tokens == first.tokens
+    assert runner.ran
+
+
 def test_lots_come_between_the_same_two_steps_and_each_is_taken_whole_or_refused(model):
     runner = Gate(model, 16, 4)
     ended, over = {}, threading.Event()

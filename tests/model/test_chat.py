@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from crucible.errors import InputError, UnsupportedError
 from crucible.model import budget, chat, sandbox
+from crucible.model.bpe import BpeTokenizer
 from crucible.model.gguf import open_gguf
 from crucible.model.synthetic import CHAT_TEMPLATE
-from crucible.model.tokenizer import BpeTokenizer, ByteTokenizer, decode
+from crucible.model.tokenizer import ByteTokenizer, decode
 
 QUESTION = [{"role": "user", "content": "2 + 2?"}]
 BYTES = ByteTokenizer(300)

@@ -11,9 +11,9 @@ import pytest
 from crucible.device import cache, cpu, host
 from crucible.errors import CrucibleError, InputError, UnavailableError
 from crucible.gates import vectors
+from crucible.model.bpe import from_gguf
 from crucible.model.model import Model, open_checkpoint
 from crucible.model.safetensors import hf_name, open_safetensors
-from crucible.model.tokenizer import from_gguf
 
 
 def refused(call, kind=CrucibleError) -> str:

@@ -8,8 +8,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from crucible.errors import CrucibleError, InputError, UnsupportedError
+from crucible.model.bpe import from_gguf, from_json
 from crucible.model.gguf import open_gguf
-from crucible.model.tokenizer import ByteTokenizer, StreamDecoder, decode, from_gguf, from_json
+from crucible.model.tokenizer import ByteTokenizer, StreamDecoder, decode
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], max_codepoint=0x1FFFF), max_size=60)
 

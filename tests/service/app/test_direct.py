@@ -19,7 +19,8 @@ HEADED = ((b"anthropic-version", b"2023-06-01"),)
 # (path, body, more headers): a good request of every face, and one for every kind of refusal.
 ASKED = {
     "generate": ("/v1/generate", {"prompt": "hi", "max_tokens": 2}, ()),
-    "streamed": ("/v1/generate", {"prompt": "hi", "max_tokens": 2, "stream": True}, ()),
+    # One token: how many share an event depends on when they are read.
+    "streamed": ("/v1/generate", {"prompt": "hi", "max_tokens": 1, "stream": True}, ()),
     "tokenize": ("/v1/tokenize", {"text": "hi"}, ()),
     "chat": ("/v1/chat/completions", {"model": "tiny", **HI, "max_tokens": 2, "seed": 3}, ()),
     "messages": ("/v1/messages", {"model": "tiny", **HI, "max_tokens": 2}, HEADED),

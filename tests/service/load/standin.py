@@ -20,11 +20,21 @@ def expected(prompt, count: int) -> list[int]:
 class StandIn:
     """`first` seconds to the first token and `gap` between events of `together` tokens; `change` (position)
     gives another token there; `refuse` answers 429; `cut` breaks off after that many tokens; `pieces` sends
-    every byte string in two writes."""
+    every byte string in two writes; `company` sends nothing before so many requests have come."""
 
     def __init__(
-        self, first=0.0, gap=0.0, together=1, change=None, refuse=False, cut=None, pieces=False, hold=None
+        self,
+        first=0.0,
+        gap=0.0,
+        together=1,
+        change=None,
+        refuse=False,
+        cut=None,
+        pieces=False,
+        hold=None,
+        company=0,
     ):
+        self.company = company
         self.first, self.gap, self.together = first, gap, together
         self.change, self.refuse, self.cut, self.pieces, self.hold = change, refuse, cut, pieces, hold
         self.seen: list[dict] = []
@@ -71,6 +81,8 @@ class StandIn:
         tokens = expected(asked["prompt"], asked["max_tokens"])
         if self.change is not None and self.change < len(tokens):
             tokens[self.change] += 1
+        while len(self.seen) < self.company:
+            await asyncio.sleep(0)
         for at in range(0, len(tokens), self.together):
             await asyncio.sleep(self.gap if at else self.first)
             if self.cut is not None and at >= self.cut:
