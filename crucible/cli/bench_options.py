@@ -17,11 +17,21 @@ app = typer.Typer(
     no_args_is_help=True, help="Time Crucible beside other engines (nothing here is a test).", epilog=EXAMPLE
 )
 
+
+def _evidence(path: Path | None) -> Path | None:
+    """The path as given; InputError where no record can be written into it, now and not after the run."""
+    from crucible.evidence.record import load
+
+    if writable(path) is not None and path.exists():
+        load(path)
+    return path
+
+
 Against = Annotated[list[str] | None, typer.Option(help="A peer to stand beside; repeatable.")]
 Json = Annotated[
     Path | None,
     typer.Option(
-        "--json", callback=writable, help="Evidence file to write into; other kinds of record in it stay."
+        "--json", callback=_evidence, help="Evidence file to write into; other kinds of record in it stay."
     ),
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds; warm-up rounds are not counted.")]

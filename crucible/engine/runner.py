@@ -164,6 +164,8 @@ class ModelRunner:
         self.cache.tables.clear(slot)
         self.cache.owners[pages[shared:]] = NO_PAGE
         self.cache.stored[slot] = 0
+        if self._ahead is not None:
+            self._ahead.leave(slot)
 
     def copy_page(self, source: int, target: int) -> None:
         for pool in (self.cache.kpool, self.cache.vpool):
