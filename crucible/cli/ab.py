@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from crucible.cli.outputs import Json
+from crucible.cli.outputs import Json, spared
 
 EXAMPLE = """
 Examples:
@@ -95,6 +95,7 @@ def register(app: typer.Typer) -> None:
         said = verdict(campaign, found, rounds, demands, tolerance)
         typer.echo(text(campaign, found, said, tolerance))
         if json is not None:
+            json = spared(json, campaign.stopped)
             facts = {"model": model, "mode": mode, "set": "quick" if quick else "standard"}
             made = ab_record.to_record(campaign, found, rounds, device_of(device), demands, tolerance, facts)
             typer.echo(f"record: {record.save(json, [made])}")

@@ -17,6 +17,7 @@ from crucible.cli.bench_options import (
     say,
     thread_count,
 )
+from crucible.cli.outputs import spared
 
 EXAMPLE = "Example:\n\n  crucible bench engine --model smollm2 --mode int8 --shape 8x32 --json bench.json"
 
@@ -83,7 +84,8 @@ def _finish(kind, claim, outcomes, threads, json, note, facts) -> None:
         facts = {"threads": threads, **facts} | ({"note": note} if note else {})
         record = outcome.to_record(kind, claim, outcomes, facts)
         record = dataclasses.replace(record, environment=capture(facts["device"]))
-        typer.echo(f"record: {outcome.save(json, [record])}")
+        path = spared(json, any(each.stopped for each in outcomes))
+        typer.echo(f"record: {outcome.save(path, [record])}")
     if any(each.stopped for each in outcomes):
         typer.echo("interrupted; the figures are those of the rounds that were complete", err=True)
         raise typer.Exit(130)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from crucible.cli.outputs import writable
+from crucible.cli.outputs import spared, writable
 
 EXAMPLE = """
 Example:
@@ -68,7 +68,7 @@ def finish(
     if json is not None:
         facts = {"threads": threads, **facts} | ({"note": note} if note else {})
         record = outcome.to_record(kind, claim, outcomes, facts)
-        typer.echo(f"record: {outcome.save(json, [record])}")
+        typer.echo(f"record: {outcome.save(spared(json, any(o.stopped for o in outcomes)), [record])}")
     if any(o.stopped for o in outcomes):
         typer.echo("interrupted; the figures are those of the rounds that were complete", err=True)
         raise typer.Exit(130)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from crucible.cli.outputs import Json
+from crucible.cli.outputs import Json, keep
 
 EXAMPLE = "Example:\n\n  crucible gate tensor --quick --device simt --json tensor.json"
 
@@ -150,15 +150,11 @@ def compare(
 
 
 def _finish(passed: bool, lines, records, json: Path | None, interrupted: bool) -> None:
-    """Print, save and exit as every gate does; a run that came to no record leaves an earlier file alone."""
+    """Print, save and exit as every gate does."""
     for line in lines:
         typer.echo(line)
-    if json is not None and not records:
-        typer.echo(f"no record: nothing was measured yet; {json} is left as it was", err=True)
-    elif json is not None:
-        from crucible.evidence.record import save
-
-        typer.echo(f"record: {save(json, records)}")
+    if json is not None:
+        keep(json, records, interrupted)
     if interrupted:
         typer.echo("interrupted; the counts are those of what was done", err=True)
         raise typer.Exit(130)

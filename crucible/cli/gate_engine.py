@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from crucible.cli.gate import app
-from crucible.cli.outputs import Json, writable
+from crucible.cli.outputs import Json, keep, writable
 
 EXAMPLE = "Example:\n\n  crucible gate engine --quick --json engine.json --plot timeline.svg"
 _SMALL = 450  # prompt rows of a workload that the quick gate runs on a real model
@@ -96,24 +96,17 @@ def engine(
         for control in caught:
             typer.echo(f"  {control.name}: {control.fault or 'NOT CAUGHT'}")
     made = record.records(gates, caught, seed)
-    if made:  # stopped before the first run, the gate replaces no record
-        _save(json, plot, made)
+    if json is not None:
+        keep(json, made, interrupted)
+    if plot is not None and made:
+        from crucible.report.timeline import draw
+
+        shown = [r for r in made if r.samples]
+        path = draw(shown[-1], plot) if shown else "none, the run under page pressure was not reached"
+        typer.echo(f"plot: {path}")
     if interrupted:
         typer.echo("interrupted; the counts are those of what was done", err=True)
         raise typer.Exit(130)
     if not all(gate.passed for gate in gates) or not all(c.fault for c in caught):
         raise typer.Exit(1)
     typer.echo("pass")
-
-
-def _save(json: Path | None, plot: Path | None, records: list) -> None:
-    if json is not None:
-        from crucible.evidence.record import save
-
-        typer.echo(f"record: {save(json, records)}")
-    if plot is not None:
-        from crucible.report.timeline import draw
-
-        shown = [r for r in records if r.samples]
-        path = draw(shown[-1], plot) if shown else "none, the run under page pressure was not reached"
-        typer.echo(f"plot: {path}")

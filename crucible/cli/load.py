@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from crucible.cli.outputs import Json, apart, writable
+from crucible.cli.outputs import Json, apart, spared, writable
 
 EXAMPLE = """
 Examples:
@@ -155,6 +155,7 @@ def _load(to: Any, plan: Any, raw: Path | None, json: Path | None) -> int:
     machine = {name: str(b) for name, b in watch.envelope.brackets().items()}
     shown = "; ".join(f"{name} {b}" for name, b in machine.items())
     typer.echo(f"the machine (others are all but this client): {shown}")
+    raw, json = (path and spared(path, stopped) for path in (raw, json))
     if raw is not None:
         typer.echo(f"raw samples: {samples.save(raw, log.samples, {'plan': plan.name, 'face': to.face})}")
     if json is not None:
@@ -182,6 +183,7 @@ def _check(to: Any, plan: Any, other: Any, raw: Path | None, json: Path | None) 
             if not found.ours:
                 raise
     typer.echo(found.text())
+    raw, json = (path and spared(path, found.stopped) for path in (raw, json))
     if raw is not None:
         taken = [sample for burst in (*found.ours, *found.theirs) for sample in burst]
         typer.echo(f"raw samples: {samples.save(raw, taken, {'plan': plan.name})}")

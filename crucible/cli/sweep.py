@@ -20,7 +20,7 @@ from crucible.cli.ab import (
     refuse_too_long,
     run,
 )
-from crucible.cli.outputs import Json, apart, writable
+from crucible.cli.outputs import Json, apart, spared, writable
 
 EXAMPLE = """
 Examples:
@@ -80,6 +80,7 @@ def register(app: typer.Typer) -> None:
         campaign = run(sides, chosen, rounds)
         typer.echo(text(campaign))
         if json is not None:
+            json = spared(json, campaign.stopped)
             facts = {"model": model, "mode": mode, "set": "quick" if quick else "standard"}
             made = sweep.to_record(campaign, rounds, device_of(device), facts)
             typer.echo(f"record: {record.save(json, [made])}")
@@ -88,5 +89,6 @@ def register(app: typer.Typer) -> None:
             from crucible.report.plots.service import tradeoff
             from crucible.report.plots.style import save
 
-            typer.echo(f"plot: {save(tradeoff(sweep.trades(campaign), sweep.arrival(campaign)), plot)}")
+            picture = tradeoff(sweep.trades(campaign), sweep.arrival(campaign))
+            typer.echo(f"plot: {save(picture, spared(plot, campaign.stopped))}")
         raise typer.Exit(130 if campaign.stopped else int(bool(campaign.broken)))

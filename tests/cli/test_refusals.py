@@ -1,6 +1,12 @@
 """A command refuses an option that it would not heed, with one sentence that names it, before it runs."""
 
 import pytest
+import typer
+
+from crucible.cli import gate as cli_gate
+from crucible.cli.outputs import spared
+from crucible.evidence.environment import capture
+from crucible.evidence.record import Record, load
 
 TEXT = "some.txt"
 
@@ -91,3 +97,21 @@ def test_a_gate_that_was_stopped_before_it_measured_keeps_the_earlier_record(cru
     code, out, err = crucible("gate", "drift", "--model", "synthetic-2x64", "--quick", "--json", kept)
     assert code == 130 and kept.read_text() == "earlier"
     assert "record:" not in out and "is left as it was" in err
+
+
+def test_a_gate_that_was_stopped_leaves_an_earlier_record_as_it_was(tmp_path, capsys):
+    made = Record(kind="k", claim="c", compared="d", verdict="measured", environment=capture("cpu"))
+    earlier = tmp_path / "gate.json"
+    for text in (None, "earlier"):
+        if text is not None:
+            earlier.write_text(text)
+        with pytest.raises(typer.Exit) as ended:
+            cli_gate._finish(True, [], [made], earlier, interrupted=True)
+        assert ended.value.exit_code == 130
+    assert earlier.read_text() == "earlier"
+    assert load(tmp_path / "gate.interrupted.json")[0].claim == "c"
+    assert "gate.interrupted.json" in capsys.readouterr().out
+    raw = tmp_path / "gate.raw.json.gz"
+    assert spared(raw, True) == raw, "nothing is there to be spared"
+    raw.write_text("earlier")
+    assert spared(raw, True).name == "gate.interrupted.raw.json.gz" and spared(raw, False) == raw
