@@ -25,5 +25,8 @@ class NoKernelError(UnsupportedError):
     """A device has no kernel for an operation yet; callers may report it, never replace it in silence."""
 
     def __init__(self, operation: str, device: str, where: str = "cpu"):
-        self.operation, self.device = operation, device
+        self.operation, self.device, self.where = operation, device, where
         super().__init__(f"no kernel yet for {operation} on device {device}; use --device {where}")
+
+    def __reduce__(self) -> tuple:  # a worker process sends it back as it was made
+        return NoKernelError, (self.operation, self.device, self.where)

@@ -74,6 +74,17 @@ def read_text(path: Path | str) -> str:
         raise InputError(f"{shown(path)} is not UTF-8 text: byte {error.start}") from None
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write UTF-8 text by an atomic rename: what was there stays until the new text is whole. InputError."""
+    check_writable(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(f"cannot write {shown(path)}: {error.strerror or error}") from None
+
+
 def map_file(path: Path | str) -> memoryview:
     """The bytes of a regular file, mapped; InputError when it cannot be read or is empty.
 

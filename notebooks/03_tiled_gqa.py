@@ -28,7 +28,7 @@
 import numpy as np
 
 from crucible import device
-from crucible.bench.attention_shapes import SHAPES
+from crucible.attention.shapes import SHAPES
 from crucible.evidence import environment, record
 from crucible.evidence.statistics import bracket
 from crucible.gates.tensor_tally import ABSOLUTE, RELATIVE

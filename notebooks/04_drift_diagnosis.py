@@ -24,8 +24,6 @@
 # token id does not care about the swap.
 
 # %%
-import contextlib
-
 import numpy as np
 
 from crucible.drift.candidates import open_candidate
@@ -33,8 +31,7 @@ from crucible.drift.cdf import differing_draws, ladder
 from crucible.drift.corpus import Corpus, prompts_of, recorded
 from crucible.drift.diagnose import diagnose, lines
 from crucible.drift.paths import forced
-from crucible.drift.rate import measure
-from crucible.drift.spread import Spread
+from crucible.drift.spread import measuring
 from crucible.evidence import environment, record
 from crucible.model.fetch import fetch
 from crucible.model.model import Model
@@ -123,17 +120,11 @@ show(plots.growth(found.growth), "Relative difference of one step's activations 
 # `gumbel-id` it is the probability over shared noise. Intervals resample whole prompts.
 
 # %%
-candidates = [open_candidate(name, model.device) for name in ["reference", *rate_candidates]]
-with contextlib.ExitStack() as stack:
-    if jobs > 1:
-        names = tuple(rate_candidates)
-        shared = stack.enter_context(Spread(model_name, model.device.name, model.mode, names, jobs))
-        *_, (_, rates) = shared.measure(corpus, sequences)
-    else:
-        *_, (_, rates) = measure(model, corpus.requests(sequences), candidates)
+with measuring(model, rate_candidates, jobs, model_name) as measure:
+    *_, (_, rates) = measure(corpus, sequences)
 own, *others = rates
 assert not own.differing and not any(own.flips) and not any(own.inverse)
-assert all(rate.differing for rate in others)
+assert all(bool(rate.differing) != rate.exact for rate in others), "exact ones keep all bits, others do not"
 
 # %%
 masses = {

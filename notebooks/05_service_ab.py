@@ -26,7 +26,6 @@ from dataclasses import replace
 from crucible import device as devices
 from crucible.bench import ab_record, ab_statistics, ab_verdict, ab_workloads, sweep
 from crucible.bench.ab_runs import Broken, Campaign, Oracle
-from crucible.bench.ab_sides import Side, arguments, own_build
 from crucible.evidence import record
 from crucible.model.fetch import SOURCES, fetch
 from crucible.report import service_ab, service_sweep
@@ -35,6 +34,7 @@ from crucible.report.plots.style import show
 from crucible.report.tables import table
 from crucible.service.load import client
 from crucible.service.load.samples import FORMULAS
+from crucible.service.started import Side, arguments, own_build
 
 # %% tags=["parameters"]
 baseline = "reference"  # attention of the baseline

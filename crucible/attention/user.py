@@ -1,6 +1,7 @@
 """A user's kernel as an attention variant: a .cu file with the arguments of attention_reference.cu."""
 
 import hashlib
+import os
 from pathlib import Path
 
 from crucible.attention import reference
@@ -21,7 +22,7 @@ def split(name: str) -> tuple[Path, str | None]:
     """(file, entry) of file.cu[:entry]; no entry means the file's stem. InputError without such a file."""
     path, _, entry = name.partition(":")
     found = Path(path).expanduser()
-    if not found.is_file():
+    if not os.path.isfile(found):  # False too for a name that no file can have
         raise InputError(f"no kernel file at {shown(path)}; give the path of a .cu file")
     return found, entry or None
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from crucible.attention import user
 from crucible.bench.ab_runs import Campaign, Run
-from crucible.bench.ab_sides import Side
 from crucible.bench.ab_statistics import METRICS, TOLERANCE, Row, values
 from crucible.bench.ab_verdict import Demand, marked, verdict
 from crucible.evidence.environment import capture
@@ -13,6 +12,7 @@ from crucible.evidence.record import Record, Series
 from crucible.evidence.watch import BOUNDS
 from crucible.service.load import samples
 from crucible.service.load.samples import FORMULAS
+from crucible.service.started import Side
 
 NOT_CLAIMED = (
     "times of kernels, stages, replays or the engine: these are arrivals at a client, over HTTP",

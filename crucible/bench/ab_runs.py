@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from crucible.bench.ab_sides import Side
 from crucible.bench.ab_workloads import Workload
 from crucible.bench.rounds import order
 from crucible.errors import CrucibleError
 from crucible.evidence.watch import Envelope, Watch
 from crucible.service.load import client
 from crucible.service.load.samples import Sample
+from crucible.service.started import Side
 
 
 class Broken(CrucibleError):

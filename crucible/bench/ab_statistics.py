@@ -99,10 +99,20 @@ class Row:
     def resolved(self) -> bool:
         """The interval holds no zero, and a sign test over the pairs gives p < SIGNIFICANT.
 
-        Three rounds alone agree in sign by chance once in four times; the pairs within them do not.
+        Three rounds alone agree in sign by chance once in four times; the pairs within them do not. The
+        interval of one round is a point, which says nothing: its processes are two of many.
         """
         apart = self.interval.low > 0 or self.interval.high < 0
-        return apart and sign_test(self.changes) < SIGNIFICANT
+        return not self.too_few and apart and sign_test(self.changes) < SIGNIFICANT
+
+    @property
+    def too_few(self) -> str:
+        """ "" where rounds and pairs are enough to resolve something, else what is lacking."""
+        if self.interval.groups < 2:
+            return "one round resolves nothing; give --rounds 2 or more"
+        if sign_test([1.0] * len(self.changes)) >= SIGNIFICANT:
+            return f"{len(self.changes)} pairs of bursts resolve nothing; give more --rounds or --bursts"
+        return ""
 
     def outcome(self, tolerance: float = TOLERANCE) -> str:
         """improved, worse (by more than `tolerance` per cent), within tolerance, or not resolved."""

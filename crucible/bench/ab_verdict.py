@@ -94,7 +94,8 @@ def verdict(
             f"{len(rows)} metrics are worse by more than {tolerance:g} %)",
         )
     if not by["improved"] and not demands:
-        return Verdict(False, f"none of {len(rows)} metrics improved by more than the rounds differ")
+        why = next((f": {row.too_few}" for row in rows if row.too_few), "")
+        return Verdict(False, f"none of {len(rows)} metrics improved by more than the rounds differ{why}")
     return Verdict(
         True,
         f"outputs equal, {len(by['improved'])} of {len(rows)} metrics improved, none worse by more than "

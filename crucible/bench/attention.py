@@ -8,10 +8,10 @@ import numpy as np
 
 from crucible.attention.plan import plan_of
 from crucible.attention.run import run as attend
+from crucible.attention.shapes import LAYER, Case, Segments, case
 from crucible.attention.variants import AUTO
 from crucible.attention.variants import VARIANTS as REGISTRY
 from crucible.bench.attention_peers import EFFICIENT, torch_calls
-from crucible.bench.attention_shapes import LAYER, Case, Segments, case
 from crucible.bench.attention_timers import Call, Cupy, Recorder, Torch, resources
 from crucible.bench.outcome import Contender, Outcome
 from crucible.bench.rounds import order

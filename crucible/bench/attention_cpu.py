@@ -4,8 +4,8 @@ import functools
 
 from crucible.attention.plan import plan_of
 from crucible.attention.run import attention
+from crucible.attention.shapes import LAYER, Segments, case
 from crucible.bench.attention_peers import contiguous, hold
-from crucible.bench.attention_shapes import LAYER, Segments, case
 from crucible.bench.outcome import Contender, Outcome
 from crucible.bench.rounds import interleave, seconds_per_call
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from crucible.attention import exact
+from crucible.attention.shapes import ALL, DECODE, SHAPES, Case, case
 from crucible.bench import attention as bench
 from crucible.bench.attention_peers import torch_calls
-from crucible.bench.attention_shapes import ALL, DECODE, SHAPES, Case, case
 from crucible.bench.attention_timers import Cupy, Torch
 from crucible.bench.outcome import Contender, Outcome
 from crucible.device.dry import Dry
@@ -90,7 +90,7 @@ def run(
     """Every part on the current GPU; `only` keeps parts by kind, `flex` names FlexAttention's shapes."""
     from crucible import device as devices
     from crucible.bench.bandwidth import copies
-    from crucible.bench.precompile import precompile
+    from crucible.device.precompile import precompile
 
     unknown = set(only) - {p.kind for p in PARTS}
     if unknown:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from crucible.bench.attention_shapes import LAYER, Case
+from crucible.attention.shapes import LAYER, Case
 from crucible.bench.attention_timers import Call, Torch
 from crucible.errors import InputError, UnsupportedError
 

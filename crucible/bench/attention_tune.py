@@ -8,8 +8,8 @@ import numpy as np
 from crucible.attention import dispatch
 from crucible.attention.fast import VARIANTS, sources
 from crucible.attention.plan import plan_of
+from crucible.attention.shapes import ALL, Segments, case
 from crucible.bench.attention import measure, our_calls
-from crucible.bench.attention_shapes import ALL, Segments, case
 from crucible.bench.attention_timers import Cupy
 from crucible.device.nvrtc import compile_cubin
 

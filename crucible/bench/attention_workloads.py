@@ -3,8 +3,8 @@
 import functools
 from collections.abc import Iterator, Sequence
 
+from crucible.attention.shapes import ALL, case
 from crucible.bench.attention import prepare
-from crucible.bench.attention_shapes import ALL, case
 from crucible.bench.counters import Workload
 from crucible.errors import UnsupportedError
 

@@ -1,7 +1,9 @@
 """Tokens per second of many requests at once: the engine beside one request alone and beside transformers."""
 
+import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +15,7 @@ from crucible.engine.request import Request
 from crucible.engine.scheduler import Limits, pages_for
 from crucible.errors import InputError, UnavailableError
 from crucible.evidence.statistics import bracket, paired_ratios
+from crucible.files import brief
 from crucible.model.model import Model
 from crucible.numerics import inputs
 
@@ -23,13 +26,22 @@ _ARITHMETIC = {"f32": "f32, contract order", "int8": "int8 weights, 16-bit activ
 
 def parse(shape: str) -> tuple[int, int]:
     """(requests, prompt tokens) of "16x256"."""
-    try:
-        requests, length = map(int, shape.split("x"))
-    except ValueError:
-        requests = length = 0
-    if requests < 1 or length < 1:
-        raise InputError(f"shape {shape!r} is not REQUESTSxTOKENS, such as 16x256")
+    found = re.fullmatch("([1-9][0-9]{0,8})x([1-9][0-9]{0,8})", shape)
+    if found is None:
+        raise InputError(f"shape {brief(shape)} is not REQUESTSxTOKENS, such as 16x256")
+    requests, length = map(int, found.groups())
     return requests, length
+
+
+def check(model: Model, shapes: Sequence[str], tokens: int) -> None:
+    """InputError for a shape whose requests, with `tokens` each, do not fit the model's context."""
+    context = model.config.context
+    for shape in shapes:
+        _, length = parse(shape)
+        if length + tokens > context:
+            raise InputError(
+                f"shape {shape} with {tokens} tokens each exceeds the context of {context}; shorten either"
+            )
 
 
 def prompts(requests: int, length: int, vocab: int) -> list[list[int]]:
@@ -77,17 +89,17 @@ def run(
     """One outcome a shape; the models are one checkpoint in several modes on one device.
 
     Prefix sharing is off: the same prompts come again each round. `alone` adds the first request by
-    itself through the same engine.
+    itself through the same engine. Ctrl-C ends all: the rounds and shapes that are complete come back.
     """
     device, name = models[0].device.name, models[0].name
     peer, absent = _peer(models[0], threads, device) if "transformers" in against else (None, ())
     outcomes = []
     for shape in shapes:
         count, length = parse(shape)
-        ids = prompts(count, length, models[0].config.vocab)
         limits = Limits(pages=count * (pages_for(length + tokens) + 1))
         engines = {model.mode: Engine(model, limits, share_prefixes=False) for model in models}
         try:
+            ids = prompts(count, length, models[0].config.vocab)  # now that the pages for them are there
             contenders = {}
             for mode, engine in engines.items():
                 contenders[f"crucible {mode}"] = partial(engine_rate, engine, ids, tokens)
@@ -97,10 +109,17 @@ def run(
                 contenders["transformers"] = partial(transformers_rate, peer, device, ids, tokens)
             say(f"{rounds} interleaved rounds of {shape}: {', '.join(contenders)}")
             samples = interleave(contenders, rounds, warmups=WARMUPS[device])
+        except KeyboardInterrupt:
+            if not outcomes:
+                raise
+            outcomes[-1] = replace(outcomes[-1], stopped=True)
+            break
         finally:
             for engine in engines.values():
                 engine.close()
         outcomes.append(_outcome(shape, name, device, tokens, samples, engines, absent, peer, rounds))
+        if outcomes[-1].stopped:
+            break
     return outcomes
 
 

@@ -3,8 +3,10 @@
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 from crucible.bench.outcome import Contender, Outcome
+from crucible.bench.rounds import interleave
 from crucible.engine.engine import Engine
 from crucible.engine.runner import Outcome as Chosen
 from crucible.engine.scheduler import Limits
@@ -32,7 +34,7 @@ class _NoPass:
     def _nothing(self, *_) -> None:
         pass
 
-    set_pages = share_pages = add_page = clear = copy_page = settle = _nothing
+    set_pages = share_pages = add_page = clear = copy_page = settle = prepare = _nothing
 
     def run(self, parts):
         entered = time.perf_counter()
@@ -81,22 +83,23 @@ def check_microseconds(model: Model, batch: int) -> float:
 def run(model: Model, rounds: int, say: Callable[[str], None] = lambda text: None) -> Outcome:
     """Microseconds a step at each batch size, `rounds` runs each, interleaved."""
     say(f"{rounds} interleaved rounds of the engine without a pass, batches of {BATCHES}")
-    samples: dict[int, list[float]] = {batch: [] for batch in BATCHES}
-    for number in range(rounds):
-        for batch in BATCHES if number % 2 == 0 else BATCHES[::-1]:
-            samples[batch].append(step_microseconds(model, batch))
+    timed = {f"batch {batch}": partial(step_microseconds, model, batch) for batch in BATCHES}
+    samples = interleave(timed, rounds, warmups=0)
     contenders = [
         Contender(
-            f"batch {batch}",
+            name,
             "queue, plan, pages, text, events, wake-up of a reader",
             "us a step",
-            tuple(samples[batch]),
+            tuple(samples[name]),
             ours=True,
             facts={
                 "target us": TARGET_MICROSECONDS[batch],
                 "host checks of a pass, us": round(check_microseconds(model, batch), 1),
             },
         )
-        for batch in BATCHES
+        for name, batch in zip(timed, BATCHES, strict=True)
     ]
-    return Outcome("engine, host work a decode step", tuple(contenders), higher_is_better=False)
+    stopped = len(contenders[0].samples) < rounds
+    return Outcome(
+        "engine, host work a decode step", tuple(contenders), higher_is_better=False, stopped=stopped
+    )

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from crucible.bench import ab_workloads
 from crucible.bench.ab_record import NOT_CLAIMED, machine_facts, series
 from crucible.bench.ab_runs import Campaign
-from crucible.bench.ab_sides import Build, Side
 from crucible.bench.ab_statistics import Row, rows
 from crucible.bench.ab_verdict import marked
 from crucible.bench.ab_workloads import Workload
@@ -17,6 +16,7 @@ from crucible.evidence.record import Record
 from crucible.evidence.statistics import Bracket, bracket
 from crucible.numerics.checks import whole
 from crucible.service.load.samples import FORMULAS
+from crucible.service.started import Build, Side
 
 BUDGETS, CAPS = (1024, 512, 256), (256, 128, 64)
 QUICK_BUDGETS, QUICK_CAPS = (128, 32), (16,)
@@ -43,12 +43,22 @@ class Policy:
 
 
 def policies(budgets: Sequence[int] = BUDGETS, caps: Sequence[int] = CAPS) -> list[Policy]:
-    """The control (the first budget, no cap), the other budgets, then the control's budget with caps."""
+    """The control (the first budget, no cap), the other budgets, then the control's budget with caps.
+
+    InputError for a policy that is named twice, and for a cap that the control's budget makes idle.
+    """
     if not budgets or len(budgets) + len(caps) < 2:
         raise InputError("a sweep needs a control and one more policy; give two budgets, or one and a cap")
     budgets = [whole("budget", b, 1) for b in budgets]
-    made = [*map(Policy, budgets), *(Policy(budgets[0], whole("cap", cap, 1)) for cap in caps)]
-    return list(dict.fromkeys(made))
+    for cap in caps:
+        if whole("cap", cap, 1) >= budgets[0]:
+            raise InputError(
+                f"cap {cap} caps nothing under the control's budget of {budgets[0]}; give caps below it"
+            )
+    made = [*map(Policy, budgets), *(Policy(budgets[0], cap) for cap in caps)]
+    if twice := [policy for at, policy in enumerate(made) if policy in made[:at]]:
+        raise InputError(f"{twice[0]} is named twice; leave one out")
+    return made
 
 
 def sides(found: Sequence[Policy], build: Build, arguments: Sequence[str]) -> list[Side]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from crucible.cli.outputs import Json
+from crucible.cli.outputs import Json, spared
 
 EXAMPLE = """
 Examples:
@@ -67,15 +67,16 @@ def register(app: typer.Typer) -> None:
         interrupted (complete rounds are printed and written).
         """
         from crucible.bench import ab_record
-        from crucible.bench.ab_sides import Side, arguments, build_at
         from crucible.bench.ab_statistics import rows
         from crucible.bench.ab_verdict import Demand, verdict
         from crucible.errors import InputError
         from crucible.evidence import record
         from crucible.report.service_ab import text
+        from crucible.service.started import Side, arguments, build_at
 
         if not math.isfinite(tolerance):
             raise InputError(f"tolerance {tolerance} is no number of per cent; give one such as 2")
+        check_raw(json)
         demands = [Demand.parse(one) for one in demand or ()]
         chosen = choose(quick, workload, tokens, bursts)
         refuse_unrun(demands, chosen)
@@ -94,6 +95,7 @@ def register(app: typer.Typer) -> None:
         said = verdict(campaign, found, rounds, demands, tolerance)
         typer.echo(text(campaign, found, said, tolerance))
         if json is not None:
+            json = spared(json, campaign.stopped)
             facts = {"model": model, "mode": mode, "set": "quick" if quick else "standard"}
             made = ab_record.to_record(campaign, found, rounds, device_of(device), demands, tolerance, facts)
             typer.echo(f"record: {record.save(json, [made])}")
@@ -146,7 +148,7 @@ def have_model(name: str) -> int:
 
 
 def refuse_too_long(workloads: list, context: int) -> None:
-    """InputError for a workload whose prompts the model has no room for."""
+    """InputError for a workload that the model has no room for, prompts and generated tokens together."""
     from crucible.errors import InputError
 
     for workload in workloads:
@@ -154,6 +156,11 @@ def refuse_too_long(workloads: list, context: int) -> None:
             raise InputError(
                 f"workload {workload.name} has a prompt of {max(workload.lengths)} tokens and the model's "
                 f"context is {context}; choose shorter ones with --workload or --quick"
+            )
+        if workload.positions > context:
+            raise InputError(
+                f"workload {workload.name} reaches {workload.positions} positions with what it generates "
+                f"and the model's context is {context}; give fewer --tokens, or shorter prompts by --workload"
             )
 
 
@@ -199,3 +206,11 @@ def device_of(name: str) -> str:
 def raw_path(json: Path) -> Path:
     """Where the raw samples of a record lie."""
     return json.with_suffix(".raw.json.gz")
+
+
+def check_raw(json: Path | None) -> None:
+    """InputError where the raw samples beside a record could not be written."""
+    from crucible.files import check_writable
+
+    if json is not None:
+        check_writable(raw_path(json))

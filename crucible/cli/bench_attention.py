@@ -37,7 +37,8 @@ def attention(
     json: Json = None,
 ) -> None:
     """Attention over paged K/V: graph replay and eager launches, or calls on the processor."""
-    from crucible.bench import attention_cpu, attention_shapes
+    from crucible.attention import shapes
+    from crucible.bench import attention_cpu
     from crucible.errors import InputError
 
     if device not in ("cuda", "cpu"):
@@ -54,14 +55,14 @@ def attention(
         return
     if device == "cpu":
         count = thread_count(threads)
-        shapes = attention_shapes.chosen(shape or attention_cpu.SHAPES)
-        outcomes = attention_cpu.run(shapes, rounds, count, say)
+        chosen = shapes.chosen(shape or attention_cpu.SHAPES)
+        outcomes = attention_cpu.run(chosen, rounds, count, say)
         finish("attention-cpu", "milliseconds of attention calls", outcomes, count, json, "", {})
         return
     from crucible.bench import attention as bench
 
     outcomes = bench.run(
-        attention_shapes.chosen(shape or ()),
+        shapes.chosen(shape or ()),
         tuple(variant or bench.VARIANTS),
         rounds,
         peers,

@@ -1,6 +1,7 @@
 """`crucible bench engine`: host work per step, and tokens per second of many requests at once."""
 
 import dataclasses
+import os
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ from crucible.cli.bench_options import (
     say,
     thread_count,
 )
+from crucible.cli.outputs import spared
 
 EXAMPLE = "Example:\n\n  crucible bench engine --model smollm2 --mode int8 --shape 8x32 --json bench.json"
 
@@ -24,7 +26,7 @@ EXAMPLE = "Example:\n\n  crucible bench engine --model smollm2 --mode int8 --sha
 def engine(
     model: Annotated[str, typer.Option("--model", help="Name, GGUF file or folder.")] = "smollm2",
     mode: Modes = ["int8"],  # noqa: B006 - typer copies it
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    device: Annotated[str, typer.Option(help="cpu, simt, cuda or auto.")] = "auto",
     shape: Annotated[
         list[str] | None, typer.Option(help="Requests x prompt tokens, such as 16x256; repeatable.")
     ] = None,
@@ -49,16 +51,23 @@ def engine(
     unknown = set(peers) - set(bench.PEERS)
     if unknown:
         raise InputError(f"unknown peer {min(unknown)!r} for the engine; choose {', '.join(bench.PEERS)}")
+    if len(set(mode)) < len(mode):
+        raise InputError(f"--mode {max(mode, key=mode.count)} is given twice; an engine runs once")
+    if note and json is None:
+        raise InputError("--note is a remark for the record; give --json FILE for one")
     for each in shape or ():
         bench.parse(each)
     count = thread_count(threads)
+    if threads is not None:
+        os.environ["CRUCIBLE_THREADS"] = str(count)  # read where a device is loaded
     loaded = [load_model(model, device, each) for each in mode]
     facts = {"model": loaded[0].name, "device": loaded[0].device.name, "tokens": tokens}
+    shapes = shape or bench.SHAPES.get(loaded[0].device.name, bench.SHAPES["cpu"])
+    bench.check(loaded[0], shapes, tokens)
     if overhead:
         outcome = engine_overhead.run(loaded[0], rounds, say)
         claim = "host microseconds of the engine a decode step, without the pass"
         _finish("engine overhead", claim, [outcome], count, json, note, facts)
-    shapes = shape or bench.SHAPES.get(loaded[0].device.name, bench.SHAPES["cpu"])
     outcomes = bench.run(loaded, shapes, tokens, rounds, peers, True, count, say)
     claim = "generated tokens per second of concurrent requests, greedy"
     _finish("engine", claim, outcomes, count, json, note, facts)
@@ -75,7 +84,8 @@ def _finish(kind, claim, outcomes, threads, json, note, facts) -> None:
         facts = {"threads": threads, **facts} | ({"note": note} if note else {})
         record = outcome.to_record(kind, claim, outcomes, facts)
         record = dataclasses.replace(record, environment=capture(facts["device"]))
-        typer.echo(f"record: {outcome.save(json, [record])}")
+        path = spared(json, any(each.stopped for each in outcomes))
+        typer.echo(f"record: {outcome.save(path, [record])}")
     if any(each.stopped for each in outcomes):
         typer.echo("interrupted; the figures are those of the rounds that were complete", err=True)
         raise typer.Exit(130)

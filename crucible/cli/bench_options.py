@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from crucible.cli.outputs import writable
+from crucible.cli.outputs import spared, writable
 
 EXAMPLE = """
 Example:
@@ -17,11 +17,21 @@ app = typer.Typer(
     no_args_is_help=True, help="Time Crucible beside other engines (nothing here is a test).", epilog=EXAMPLE
 )
 
+
+def _evidence(path: Path | None) -> Path | None:
+    """The path as given; InputError where no record can be written into it, now and not after the run."""
+    from crucible.evidence.record import load
+
+    if writable(path) is not None and path.exists():
+        load(path)
+    return path
+
+
 Against = Annotated[list[str] | None, typer.Option(help="A peer to stand beside; repeatable.")]
 Json = Annotated[
     Path | None,
     typer.Option(
-        "--json", callback=writable, help="Evidence file to write into; other kinds of record in it stay."
+        "--json", callback=_evidence, help="Evidence file to write into; other kinds of record in it stay."
     ),
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds; warm-up rounds are not counted.")]
@@ -58,7 +68,7 @@ def finish(
     if json is not None:
         facts = {"threads": threads, **facts} | ({"note": note} if note else {})
         record = outcome.to_record(kind, claim, outcomes, facts)
-        typer.echo(f"record: {outcome.save(json, [record])}")
+        typer.echo(f"record: {outcome.save(spared(json, any(o.stopped for o in outcomes)), [record])}")
     if any(o.stopped for o in outcomes):
         typer.echo("interrupted; the figures are those of the rounds that were complete", err=True)
         raise typer.Exit(130)

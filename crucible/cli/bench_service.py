@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from crucible.cli.bench_options import Json, Note, Rounds, app, say
+from crucible.cli.outputs import spared
 
 EXAMPLE = "Example:\n\n  crucible bench service --model smollm2 --mode int8 --json bench.json"
 
@@ -50,7 +51,8 @@ def service(
         facts |= {"note": note} if note else {}
         claim = "tokens a second and time to the first token through the service, beside the bare engine"
         record = outcome.to_record("service" + "-apart" * bool(apart), claim, found, facts)
-        typer.echo(f"record: {outcome.save(json, [dataclasses.replace(record, environment=capture(name))])}")
+        record = dataclasses.replace(record, environment=capture(name))
+        typer.echo(f"record: {outcome.save(spared(json, found[0].stopped), [record])}")
     if found[0].stopped:
         typer.echo("interrupted; the figures are those of the rounds that were complete", err=True)
         raise typer.Exit(130)

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from crucible.cli.outputs import spared
+
 WINDOWS = "windows"  # dense: every token of a window but its first
 TEXT_HELP = "A UTF-8 text file. Without one: the docstrings of a pinned NumPy."
 PROTOCOL_HELP = (
@@ -94,7 +96,7 @@ def register(app: typer.Typer) -> None:
         if record is not None:
             from crucible.evidence.record import save
 
-            typer.echo(f"record: {save(record, records)}", err=json_output)
+            typer.echo(f"record: {save(spared(record, interrupted), records)}", err=json_output)
         if interrupted:
             typer.echo("interrupted; what is printed was done", err=True)
             raise typer.Exit(130)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from crucible.cli.outputs import Json
+from crucible.cli.outputs import Json, keep
 
 EXAMPLE = "Example:\n\n  crucible gate tensor --quick --device simt --json tensor.json"
 
@@ -154,9 +154,7 @@ def _finish(passed: bool, lines, records, json: Path | None, interrupted: bool) 
     for line in lines:
         typer.echo(line)
     if json is not None:
-        from crucible.evidence.record import save
-
-        typer.echo(f"record: {save(json, records)}")
+        keep(json, records, interrupted)
     if interrupted:
         typer.echo("interrupted; the counts are those of what was done", err=True)
         raise typer.Exit(130)

@@ -36,10 +36,19 @@ def drift(
     from crucible import device as devices
     from crucible.cli.generate import load_model
     from crucible.drift.candidates import available, open_candidate
+    from crucible.errors import InputError
+    from crucible.files import brief
     from crucible.gates.drift import DriftGate, records, summary
 
+    if quick and candidates and sequences:
+        raise InputError("--quick chooses candidates and sequences, and both are given; leave --quick out")
     target = devices.get(device)
     names = candidates or (list(QUICK) if quick else available(target))
+    for name in names:
+        if name == "reference":
+            raise InputError("the reference is measured in every run; leave --candidate reference out")
+        if names.count(name) > 1:
+            raise InputError(f"--candidate {brief(name)} is given twice; give it once")
     for name in names:
         open_candidate(name, target)  # refused before a model loads
     count = sequences or (12 if quick else 100 if target.name == "cpu" else 1000)

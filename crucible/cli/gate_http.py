@@ -132,10 +132,10 @@ def refuse(**given: Any) -> None:
 
 def _started(stack, facts: dict, build: Path | None, model, mode, device: str) -> tuple:
     """(target, facts that are known of it) of a service that `stack` ends."""
-    from crucible.bench.ab_sides import Side, arguments, build_at
     from crucible.cli.fetch import fetch_if_known
     from crucible.errors import InputError
     from crucible.gates import http_facts
+    from crucible.service.started import Side, arguments, build_at
 
     name = model or str(facts.get("started with") or facts.get("model") or "smollm2")
     way = mode or str(facts.get("mode") or ("" if facts else "int8"))

@@ -48,12 +48,12 @@ def service(
     from tqdm import tqdm
 
     from crucible import device as devices
-    from crucible.bench.ab_sides import Side, arguments, own_build
     from crucible.cli.fetch import fetch_if_known
     from crucible.cli.signals import term_is_interrupt
     from crucible.errors import InputError
     from crucible.gates.service import BELOW, OVER, Load, ServiceGate
     from crucible.gates.service_record import record, summary
+    from crucible.service.started import Side, arguments, own_build
 
     if (rate is None) != (overload is None):
         raise InputError("--rate and --overload belong together; give both or neither")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from crucible.cli.outputs import Json, writable
+from crucible.cli.outputs import Json, apart, spared, writable
 
 EXAMPLE = """
 Examples:
@@ -73,6 +73,7 @@ def register(app: typer.Typer) -> None:
         from crucible.service.load.target import target
 
         find(face or "native")
+        apart(raw=raw, json=json)
         if check_against is not None and check_against not in PEERS:
             raise InputError(f"unknown client {check_against!r} to check against; choose {', '.join(PEERS)}")
         refuse_unused(
@@ -154,6 +155,7 @@ def _load(to: Any, plan: Any, raw: Path | None, json: Path | None) -> int:
     machine = {name: str(b) for name, b in watch.envelope.brackets().items()}
     shown = "; ".join(f"{name} {b}" for name, b in machine.items())
     typer.echo(f"the machine (others are all but this client): {shown}")
+    raw, json = (path and spared(path, stopped) for path in (raw, json))
     if raw is not None:
         typer.echo(f"raw samples: {samples.save(raw, log.samples, {'plan': plan.name, 'face': to.face})}")
     if json is not None:
@@ -172,15 +174,22 @@ def _check(to: Any, plan: Any, other: Any, raw: Path | None, json: Path | None) 
     from crucible.evidence import record
     from crucible.service.load import check, samples
 
+    found = check.begin(plan)
     with _bar(2 * plan.requests) as bar:
-        found = asyncio.run(check.run(to, plan, other, bar.update))
+        try:
+            asyncio.run(check.run(found, to, plan, other, bar.update))
+        except KeyboardInterrupt:
+            found = found.cut()
+            if not found.ours:
+                raise
     typer.echo(found.text())
+    raw, json = (path and spared(path, found.stopped) for path in (raw, json))
     if raw is not None:
         taken = [sample for burst in (*found.ours, *found.theirs) for sample in burst]
         typer.echo(f"raw samples: {samples.save(raw, taken, {'plan': plan.name})}")
     if json is not None:
         typer.echo(f"record: {record.save(json, [found.to_record()])}")
-    return int(not found.agrees)
+    return 130 if found.stopped else int(not found.agrees)
 
 
 def _bar(total: int) -> Any:

@@ -1,5 +1,6 @@
 """`crucible report`: run the notebooks with the parameters that fit this machine and write one report."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -47,7 +48,7 @@ def report(
     A stopped or failed run goes on where it was when it is called again with the same folder.
     """
     from crucible.errors import InputError
-    from crucible.report import driver, notebooks, parameters, runs
+    from crucible.report import driver, earlier, notebooks, parameters, runs
     from crucible.report.assemble import assemble, counted
     from crucible.report.checks import checks
     from crucible.report.resume import plan
@@ -61,20 +62,25 @@ def report(
     values = parameters.resolve(parameters.read_set(chosen), everything, str(chosen))
     notebooks.select(everything, only or [])
     folder = runs.newest(str(chosen)) if resume else driver.new_folder(out, chosen.stem)
-    todo = plan(everything, only or [], values, folder, str(chosen), checks())
-    many = counted(len(todo.notebooks), "notebook")
-    typer.echo(f"running {many} with {_near(chosen)} into {_near(folder)}")
-    with driver.within(minutes):
-        run = driver.execute(
-            todo.notebooks, values, folder, str(chosen), sys.stderr.isatty(), todo.checks, todo.kept
-        )
-    _, page = assemble(run)
+    with earlier.alone(folder):
+        todo = plan(everything, only or [], values, folder, str(chosen), checks())
+        many = counted(len(todo.notebooks), "notebook")
+        typer.echo(f"running {many} with {_near(chosen)} into {_near(folder)}")
+        with driver.within(minutes):
+            run = driver.execute(
+                todo.notebooks, values, folder, str(chosen), sys.stderr.isatty(), todo.checks, todo.kept
+            )
+        _, page = assemble(run)
     for outcome in run.outcomes:
         how = "kept" if outcome.kept and outcome.status == "done" else outcome.status
-        typer.echo(f"{how:8} {outcome.stem}  {outcome.seconds:.1f} s  {outcome.error}".rstrip())
+        said = outcome.error or outcome.note
+        typer.echo(f"{how:8} {outcome.stem}  {outcome.seconds:.1f} s  {said}".rstrip())
     typer.echo(f"report: {_near(page)}")
     if run.exit_code:
-        typer.echo(f"to go on: crucible report --params {_near(chosen)} --out {_near(folder)}")
+        again = ["crucible", "report", "--params", str(_near(chosen)), "--out", str(_near(folder))]
+        typer.echo(
+            f"to go on: {shlex.join([*again, *(part for one in only or () for part in ('--only', one))])}"
+        )
     raise typer.Exit(run.exit_code)
 
 

@@ -13,12 +13,14 @@ from crucible.cli.ab import (
     Quick,
     Rounds,
     Tokens,
+    check_raw,
     device_of,
     have_model,
     raw_path,
+    refuse_too_long,
     run,
 )
-from crucible.cli.outputs import Json, writable
+from crucible.cli.outputs import Json, apart, spared, writable
 
 EXAMPLE = """
 Examples:
@@ -60,22 +62,25 @@ def register(app: typer.Typer) -> None:
         printed and written).
         """
         from crucible.bench import ab_record, sweep
-        from crucible.bench.ab_sides import arguments, own_build
         from crucible.errors import InputError
         from crucible.evidence import record
         from crucible.report.service_sweep import text
+        from crucible.service.started import arguments, own_build
 
         if plot is not None and plot.suffix not in (".svg", ".png"):
             raise InputError(f"--plot {plot.name} must end in .svg or .png")
+        apart(json=json, plot=plot)
+        check_raw(json)
         budgets = budget or (sweep.QUICK_BUDGETS if quick else sweep.BUDGETS)
         caps = cap or (sweep.QUICK_CAPS if quick else sweep.CAPS)
         chosen = sweep.workloads(quick, tokens or (8 if quick else 64), bursts or (3 if quick else 6))
         found = sweep.policies(budgets, caps)
         sides = sweep.sides(found, own_build(), arguments(model, mode, device))
-        have_model(model)
+        refuse_too_long(chosen, have_model(model))
         campaign = run(sides, chosen, rounds)
         typer.echo(text(campaign))
         if json is not None:
+            json = spared(json, campaign.stopped)
             facts = {"model": model, "mode": mode, "set": "quick" if quick else "standard"}
             made = sweep.to_record(campaign, rounds, device_of(device), facts)
             typer.echo(f"record: {record.save(json, [made])}")
@@ -84,5 +89,6 @@ def register(app: typer.Typer) -> None:
             from crucible.report.plots.service import tradeoff
             from crucible.report.plots.style import save
 
-            typer.echo(f"plot: {save(tradeoff(sweep.trades(campaign), sweep.arrival(campaign)), plot)}")
+            picture = tradeoff(sweep.trades(campaign), sweep.arrival(campaign))
+            typer.echo(f"plot: {save(picture, spared(plot, campaign.stopped))}")
         raise typer.Exit(130 if campaign.stopped else int(bool(campaign.broken)))

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from crucible.errors import InputError
+from crucible.files import read_text
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
 _PRAGMA_ONCE = re.compile(r"^\s*#\s*pragma\s+once\b")
@@ -27,7 +28,7 @@ def flatten(source: Path, include_dirs: tuple[Path, ...]) -> str:
 def _lines(path: Path, include_dirs: tuple[Path, ...], above: tuple[Path, ...]) -> list[str]:
     if path in above:
         return []
-    content = path.read_text()
+    content = read_text(path)
     text = content.splitlines()
     out = [f'#line 1 "{path.name}"']
     once = any(_PRAGMA_ONCE.match(line) for line in text)

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from crucible.errors import InputError
+from crucible.files import read_text
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
@@ -31,7 +32,7 @@ def closure(source: Path, include_dirs: tuple[Path, ...] = ()) -> list[Path]:
         if path in seen:
             continue
         seen.append(path)
-        for name in _INCLUDE.findall(path.read_text()):
+        for name in _INCLUDE.findall(read_text(path)):
             candidates = [folder / name for folder in (path.parent, *include_dirs)]
             found = next((c.resolve() for c in candidates if c.is_file()), None)
             if found is not None:

@@ -14,14 +14,18 @@ FIRST_SEED = 141025  # of request 0
 STEPS = 16
 LENGTHS = (24, 48, 16, 96, 33, 64)
 SETTINGS = ((1.0, 40), (0.8, 40), (1.0, 128), (0.7, 500), (1.0, 5))  # (temperature, top_k)
-_TEXT = 1 << 16  # characters of the held-out text that prompts are cut from
+_TEXT = 1 << 18  # characters of the held-out text that prompts are cut from
+_APART = 101  # tokens from one prompt's place in it to the next one's: prompts up to that length are disjoint
 _STREAM = 1 << 24
 
 Prompts = Callable[[int, int], tuple[int, ...]]  # (prompt number, length) -> token ids
 
 
 def prompts_of(model: Model) -> Prompts:
-    """Prompts cut from the held-out text for a model with a tokenizer of a file, else of random ids."""
+    """Prompts cut from the held-out text for a model with a tokenizer of a file, else of random ids.
+
+    Some 700 of them share no part of the text: intervals clustered by prompt take prompts for independent.
+    """
     if model.source is None:
         vocab = model.config.vocab
 
@@ -32,8 +36,10 @@ def prompts_of(model: Model) -> Prompts:
         return random
     ids = model.encode(heldout.text()[:_TEXT])
 
+    places = len(ids) // _APART
+
     def text(number: int, length: int) -> tuple[int, ...]:
-        start = number * 389 % (len(ids) - length)
+        start = min(number * 271 % places * _APART, len(ids) - length)
         return tuple(ids[start : start + length])
 
     return text
@@ -68,7 +74,7 @@ class Corpus:
 
 
 # A request whose first token lies on a near tie between reference attention and online softmax in tiles of 32
-# keys, on SmolLM2 in f32. Found as request 142 at step 3; its draw is inside the 0.56 % that differ.
+# keys, on SmolLM2 in f32. Found in an earlier corpus, at step 3; its draw is inside the 0.56 % that differ.
 RECORDED = (
     "44 teoliphant Exp $\n\nMake a dictionary out of the non-None arguments, plus conversion of\n"
     "*legacy* and sanity checks.\n\nSet printing options.\n\n"

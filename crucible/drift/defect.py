@@ -68,12 +68,21 @@ def _length(one: LayerInputs, row: int) -> int:
 
 
 def _head(one: LayerInputs, row: int) -> str:
-    end, heads, group = _length(one, row), one.k.shape[1], one.q.shape[1] // one.k.shape[1]
-    for shift in range(1, heads):
-        k, v = (np.roll(x[:end], -shift, axis=1) for x in (one.k, one.v))
-        if _close(one.actual[row], _attend(one.q[row], k, v)):
-            return f"query heads 0 to {group - 1} with KV head {shift % heads} in place of 0 give its output"
-    return ""
+    end, heads, count = _length(one, row), one.k.shape[1], one.q.shape[1]
+    made = [_attend(one.q[row], one.k[:end, j : j + 1], one.v[:end, j : j + 1]) for j in range(heads)]
+    wrong = []
+    for head, own in enumerate(h // (count // heads) for h in range(count)):
+        order = (own, *(j for j in range(heads) if j != own))
+        read = next((j for j in order if _close(one.actual[row, head], made[j][head])), None)
+        if read is None:
+            return ""
+        if read != own:
+            wrong.append(f"query head {head} with KV head {read} in place of {own}")
+    if not wrong:
+        return ""
+    if len(wrong) == 1:
+        return f"{wrong[0]} gives its output"
+    return f"{wrong[0]} and {len(wrong) - 1} more of {count} query heads with another's give its output"
 
 
 def _history(one: LayerInputs, row: int) -> str:

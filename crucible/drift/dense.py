@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from crucible.errors import UnavailableError
+from crucible.errors import InputError, UnavailableError
 from crucible.numerics.contract import PAGE_SIZE
 
 # f(q [t][Hq][D], k [L][Hkv][D], v [L][Hkv][D], start) -> [t][Hq][D]; row i sees keys 0..start+i.
@@ -22,6 +22,8 @@ def dense(function: DenseFunction) -> Callable:
     [L][Hkv][D] in logical order, and returns [t][Hq][D]; row i attends to keys 0..start+i, L = start + t.
     """
 
+    name = getattr(function, "__name__", "the candidate")
+
     @functools.wraps(function)
     def paged(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out):
         rows, target = q.reshape(q.shape[0], -1, D), out.reshape(out.shape[0], -1, D)
@@ -29,7 +31,12 @@ def dense(function: DenseFunction) -> Callable:
             end = start + length
             pages = tables[table, : -(-end // PAGE_SIZE)]
             k, v = (pool[pages, layer].reshape(-1, Hkv, D)[:end] for pool in (kpool, vpool))
-            target[first : first + length] = function(rows[first : first + length], k, v, start)
+            q_rows = rows[first : first + length]
+            found = function(q_rows, k, v, start)
+            if tuple(getattr(found, "shape", ())) != tuple(q_rows.shape):
+                what = getattr(found, "shape", type(found).__name__)
+                raise InputError(f"{name} returned {what}; it must be an array of q's shape, {q_rows.shape}")
+            target[first : first + length] = found
 
     return paged
 

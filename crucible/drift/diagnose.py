@@ -130,15 +130,35 @@ def diagnose(model: Model, request: Request, candidate: Candidate, company: list
     at = flip.step if flip else int(np.argmin(finite)) if not finite.all() else request.steps - 1
     fed = list(alone.tokens[:at])
     layers = equal_inputs(model, request, fed, candidate)
-    tensors, defect = verdict(layers), explain(layers)
-    if defect is None:
-        defect = explain(equal_inputs(model, request, fed, candidate, step_rows=True))
+    tensors = verdict(layers)
+    defect = explain(layers) or explain(equal_inputs(model, request, fed, candidate, step_rows=True))
+    if defect is None or defect.kind == "coarse arithmetic":
+        defect = _later(model, request, alone, candidate, finite, at) or defect
     grown = growth(model, request, list(alone.tokens), candidate, at)
     kind, sentence = conclude(model, flip, defect, tensors, sound, max(masses.values(), default=1.0))
     all_masses = tuple(masses.get(s, 1.0) for s in range(request.steps))
     return Diagnosis(
         request, candidate.name, alone, sound, all_masses, tensors, defect, flip, grown, kind, sentence
     )
+
+
+def _later(
+    model: Model, request: Request, path: Path, candidate: Candidate, finite: np.ndarray, at: int
+) -> Defect | None:
+    """The defect of steps after `at`, which is there whatever flips before it; None where there is none.
+
+    The first step whose logits are not finite is looked at, else the last, whose history has all rows.
+    """
+    broken = not finite.all()
+    step = int(np.argmin(finite)) if broken else request.steps - 1
+    if step > at:
+        for step_rows in (False, True):
+            found = explain(equal_inputs(model, request, list(path.tokens[:step]), candidate, step_rows))
+            if found is not None and found.kind != "coarse arithmetic":
+                return Defect(found.kind, f"at step {step}, {found.evidence}")
+    if broken:
+        return Defect("NaN", f"the logits of step {step} are not finite, after a history of its own making")
+    return None
 
 
 def conclude(

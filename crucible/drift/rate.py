@@ -10,11 +10,13 @@ from crucible import device as devices
 from crucible.drift.candidates import Candidate
 from crucible.drift.cdf import flip_mass, gumbel_mass, ladder, total_variation
 from crucible.drift.paths import Path, Request, forced, grouped, run
+from crucible.errors import InputError
 from crucible.evidence.statistics import Interval, bootstrap
 from crucible.model.model import Model
 from crucible.sampling.sample import sample
 
 SEVERITIES = ("flips at the last step", "rejoins", "rejoins shifted", "parts for good")
+NOTHING = "{} sequences have no rate; give at least one"
 _TAIL = 4  # tokens at the end that must agree for a text to have rejoined
 
 
@@ -95,22 +97,30 @@ class Rate:
 def measure(
     model: Model, requests: Sequence[Request], candidates: Sequence[Candidate], together: int = 16
 ) -> Iterator[tuple[int, list[Rate]]]:
-    """Rates of every candidate; yields (sequences done, rates so far) after every group of requests."""
+    """Rates of every candidate; yields (sequences done, rates so far) after every group of requests.
+
+    A group counts for all candidates or, where it was stopped in the middle, for none.
+    """
+    if not requests:
+        raise InputError(NOTHING.format(0))
     rates = [Rate(c.name, requests[0].sampling.sampler, c.exact) for c in candidates]
     done = 0
     for group in grouped(requests, most=together):
+        parts = [Rate(rate.candidate, rate.sampler, rate.exact) for rate in rates]
         some = [requests[i] for i in group]
         paths = run(model, some, logits=True)
         ladders = [
             [ladder(row, r.sampling) for row in path.logits] for r, path in zip(some, paths, strict=True)
         ]
-        for rate, candidate in zip(rates, candidates, strict=True):
+        for part, candidate in zip(parts, candidates, strict=True):
             flipped = []
             for place, logits in forced(model, some, [p.tokens for p in paths], candidate):
-                found = _sequence(rate, some[place], paths[place], ladders[place], logits)
+                found = _sequence(part, some[place], paths[place], ladders[place], logits)
                 if found is not None:
                     flipped.append(found)
-            rate.divergent += _continued(model, flipped, candidate)
+            part.divergent += _continued(model, flipped, candidate)
+        for rate, part in zip(rates, parts, strict=True):
+            rate.add(part)
         done += len(group)
         yield done, rates
 

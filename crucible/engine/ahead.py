@@ -15,6 +15,8 @@ from crucible.model.transformer import Transformer
 from crucible.sampling.params import SamplingParams
 from crucible.sampling.sample import Sample
 
+NO_SLOT = -1  # of a row under way whose request has left
+
 
 class Row(NamedTuple):
     """A decode row: its request's table row, the position it feeds, its token, draw number and sampling."""
@@ -70,6 +72,13 @@ class Ahead:
             raise
         self._advance(samples)
         return samples
+
+    def leave(self, slot: int) -> None:
+        """The request of this table row is gone: a row under way for it is nobody's.
+
+        Another request in the same table row may feed the same token at the same position with the same draw.
+        """
+        self._rows = tuple(row._replace(slot=NO_SLOT) if row.slot == slot else row for row in self._rows)
 
     def drain(self) -> None:
         """Wait for what is under way and forget it."""

@@ -7,17 +7,22 @@ from collections import deque
 from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
 
 from crucible.engine.events import EngineStopped, QueueFull, RequestError, Result, Token
-from crucible.engine.handle import Handle, Listener, wake
+from crucible.engine.handle import Handle, Listener, tell, wake
 from crucible.engine.job import Job
 from crucible.engine.loop import Event, Loop
-from crucible.engine.request import Checked, Request, as_request, check
+from crucible.engine.request import Checked, Request, as_list, as_request, check
 from crucible.engine.runner import ModelRunner, Runner
 from crucible.engine.scheduler import Limits
 from crucible.engine.stats import Stats
-from crucible.errors import UnavailableError
+from crucible.errors import InputError, UnavailableError
+from crucible.files import brief
 from crucible.model.graphs import PATIENT
 from crucible.model.model import Model
 from crucible.model.tokenizer import StreamDecoder
+
+# Seconds without a request before an idle moment is used: captures between the requests of one burst would
+# delay them.
+_PAUSE = 0.005
 
 
 class Engine:
@@ -36,6 +41,13 @@ class Engine:
         page_seed: int | None = None,
         runner: Runner | None = None,
     ):
+        for name, value, kind in (
+            ("model", model, Model),
+            ("limits", Limits() if limits is None else limits, Limits),
+            ("share_prefixes", share_prefixes, bool),
+        ):
+            if not isinstance(value, kind):
+                raise InputError(f"{name} {brief(value)} must be a {kind.__name__}")
         self.model, self.limits = model, limits or Limits()
         if runner is None:
             sizes = self.limits.pages, self.limits.decode_batch
@@ -75,7 +87,10 @@ class Engine:
         self, lots: Iterable[Sequence[tuple[Hashable, Checked]]], listener: Listener
     ) -> list[list[Handle] | UnavailableError]:
         """What `submit_all` returns or raises for each of the lots, which come between the same two steps."""
-        tokenizer, made = self.model.tokenizer, []
+        tokenizer, lots, made = self.model.tokenizer, [list(lot) for lot in lots], []
+        for _, checked in (one for lot in lots for one in lot):
+            if not isinstance(checked, Checked):  # its first step would fail, and the engine with it
+                raise InputError(f"{type(checked).__name__} is no checked request; pass what check returns")
         ready = [[(key, checked, StreamDecoder(tokenizer)) for key, checked in lot] for lot in lots]
         with self._lock:
             for lot in ready:
@@ -99,7 +114,7 @@ class Engine:
         All are checked before the first runs. A request that fails by itself lets the others finish;
         then RequestError is raised with their `results`. Ctrl-C cancels what is left.
         """
-        checked = [self.check(request, **changes) for request in requests]
+        checked = [self.check(request, **changes) for request in as_list(requests)]
         handles: list[Handle] = []
         results: list[Result | None] = []
         failed: RequestError | None = None
@@ -137,7 +152,7 @@ class Engine:
     def cancel(self, handle: Handle) -> None:
         """As Handle.cancel; a request that has ended is left alone."""
         with self._lock:
-            if handle.id in self._live:
+            if self._live.get(handle.id) is handle:  # not one of another engine with the same number
                 self._cancelled.add(handle.id)
                 self._work.notify()
 
@@ -218,19 +233,28 @@ class Engine:
         try:
             while self._boundary():
                 self._hand_out(self._loop.step())
+            self._hand_out(self._cancel_all())
             self._loop.runner.settle()
         except BaseException as error:
             # A step that raised is in doubt: nothing of it goes out and nothing runs after it.
-            self._stop(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+            why = " ".join(str(error).split())  # one line, whatever a driver said
+            self._stop(f"{type(error).__name__}: {why}" if why else type(error).__name__)
             if not isinstance(error, Exception):
                 raise
         else:
             self._stop(None)
 
+    def _cancel_all(self) -> list[tuple[Job, Event]]:
+        """At the end: whatever is left ends as cancelled, is counted so and gives its pages back."""
+        with self._lock:
+            while self._inbox:
+                self._loop.submit(self._inbox.popleft())
+            return self._loop.cancel(self._live)
+
     def _boundary(self) -> bool:
         """Between two steps: take what callers left, waiting for it where nothing runs; False at the end."""
+        self._rest()
         with self._lock:
-            self._work.wait_for(lambda: self._stopping or self._inbox or self._cancelled or self._loop.busy)
             if self._stopping:
                 return False
             while self._inbox:
@@ -240,6 +264,18 @@ class Engine:
         if events:
             self._hand_out(events)
         return True
+
+    def _rest(self) -> None:
+        """Until something is to be done, prepare what may be asked for, then wait."""
+        more = True
+        while True:
+            with self._lock:
+                if self._work.wait_for(self._wanted, _PAUSE if more else None):
+                    return
+            more = self._loop.runner.prepare()
+
+    def _wanted(self) -> bool:
+        return bool(self._stopping or self._inbox or self._cancelled or self._loop.busy)
 
     def _hand_out(self, events: list[tuple[Job, Event]]) -> None:
         """Give events to their handles, and wake each reader once."""
@@ -258,22 +294,16 @@ class Engine:
                 handle.collect(loops)
             self._news.notify_all()
         wake(loops)
-        for listener, news in heard.items():
-            listener(news)
+        tell(heard)
 
     def _stop(self, failure: str | None) -> None:
-        """End every request that has not ended: cancelled by close, or failed with the engine."""
+        """Take nothing more; after a failure every request that has not ended fails with the engine."""
         loops: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
         heard: dict[Listener, list] = {}
         with self._lock:
             self._failure, self._stopping = failure, True
-            jobs = {job.id: job for job in (*self._inbox, *self._loop.waiting, *self._loop.running)}
-            for id, handle in list(self._live.items()):
-                if failure is None and id in jobs:
-                    handle._end = jobs[id].result("cancelled", None, (None, None))
-                else:
-                    why = f"the engine stopped: {failure}; no token of that step is given"
-                    handle._end = EngineStopped(why)
+            for handle in self._live.values():
+                handle._end = EngineStopped(f"the engine stopped: {failure}; no token of that step is given")
                 if handle._listener is not None:
                     heard.setdefault(handle._listener, []).append((handle._key, handle._end))
                 handle.collect(loops)
@@ -281,8 +311,8 @@ class Engine:
             self._inbox.clear()
             self._news.notify_all()
         wake(loops)
-        for listener, news in heard.items():
-            listener(news)
+        with contextlib.suppress(Exception):  # one that cannot hear why the engine stopped
+            tell(heard)
 
 
 def _bar(total: int, shown: bool):

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from crucible.engine.engine import Engine
 
 # Gets all that a step brought its requests, once a step, in the engine's thread: [(key, event)], where an
-# event is a Token, a Result, or the RequestError or EngineStopped that ended the request. It must not block.
+# event is a Token, a Result, or the RequestError or EngineStopped that ended the request. It must not block;
+# one that raises stops the engine, after the others have heard.
 Listener = Callable[[list[tuple[Hashable, Token | Result | Exception]]], None]
 
 
@@ -93,3 +94,15 @@ def wake(loops: dict[asyncio.AbstractEventLoop, list[asyncio.Event]]) -> None:
             loop.call_soon_threadsafe(lambda flags=flags: [flag.set() for flag in flags])
         except RuntimeError:  # that event loop has ended, and its readers with it
             continue
+
+
+def tell(heard: dict[Listener, list]) -> None:
+    """Give every listener its news; the first error of one is raised when all have theirs."""
+    fault: Exception | None = None
+    for listener, news in heard.items():
+        try:
+            listener(news)
+        except Exception as error:
+            fault = fault or error
+    if fault is not None:
+        raise fault

@@ -1,6 +1,6 @@
 """A request and the rules it must keep; whatever breaks one is refused before anything is kept of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from crucible.attention.variants import default
@@ -68,6 +68,17 @@ def as_request(request: "Request | str | Sequence[int]", changes: dict) -> Reque
     return Request(request, **changes)
 
 
+def as_list(requests: "Sequence[Request | str | Sequence[int]]") -> list:
+    """The requests of a list; InputError for a single one, whose letters or fields are no requests."""
+    if isinstance(requests, Request | str | bytes | Mapping):
+        raise InputError(
+            f"requests must be a list of them, not one {type(requests).__name__}; put it in a list"
+        )
+    if not isinstance(requests, Iterable):
+        raise InputError(f"requests must be a list of prompts, got {type(requests).__name__}")
+    return list(requests)
+
+
 def check(model: Card, request: Request, limits: Limits) -> Checked:
     """The request with its text encoded and its seed drawn; InputError for the first rule it breaks."""
     for name in ("ignore_eos", "digests", "kv_digests"):
@@ -110,4 +121,6 @@ def _stop_strings(strings) -> tuple[str, ...]:
             raise InputError(
                 f"a stop string is a text of 1 to {STOP_LENGTH} characters, not {str(text)[:40]!r}"
             )
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise InputError(f"stop string {text[:40]!r} is no Unicode text; no answer ever holds it")
     return tuple(strings)

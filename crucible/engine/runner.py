@@ -93,6 +93,9 @@ class Runner(Protocol):
     def settle(self) -> None:
         """Nothing runs any more: wait for whatever is under way."""
 
+    def prepare(self) -> bool:
+        """Nothing is asked for: spend a moment on what may be; False where there is no more to do."""
+
 
 class ModelRunner:
     """A Runner over a model's transformer and one paged cache of `pages` pages for `slots` requests.
@@ -161,6 +164,8 @@ class ModelRunner:
         self.cache.tables.clear(slot)
         self.cache.owners[pages[shared:]] = NO_PAGE
         self.cache.stored[slot] = 0
+        if self._ahead is not None:
+            self._ahead.leave(slot)
 
     def copy_page(self, source: int, target: int) -> None:
         for pool in (self.cache.kpool, self.cache.vpool):
@@ -203,6 +208,9 @@ class ModelRunner:
     def settle(self) -> None:
         if self._ahead is not None:
             self._ahead.drain()
+
+    def prepare(self) -> bool:
+        return self.recorded and self.model.transformer.capture_wish(self.cache)
 
     def kv_digests(self, slot: int, length: int) -> tuple[str, str]:
         k, v = self.cache.read(slot, length)

@@ -1,6 +1,5 @@
 """The drift gate: candidates' tolerance verdicts beside their sequence verdicts, rates, and controls."""
 
-import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -11,8 +10,8 @@ from crucible.drift.candidates import Candidate, open_candidate
 from crucible.drift.corpus import FIRST_SEED, STEPS, Corpus, prompts_of, recorded
 from crucible.drift.diagnose import conclude, describe_flip, diagnose
 from crucible.drift.paths import REFERENCE, Request
-from crucible.drift.rate import Rate, measure
-from crucible.drift.spread import Spread
+from crucible.drift.rate import Rate
+from crucible.drift.spread import measuring
 from crucible.drift.tensors import TensorVerdict, equal_inputs, verdict
 from crucible.evidence.environment import capture
 from crucible.evidence.record import Record, Series
@@ -52,6 +51,7 @@ class DriftGate:
     tensors: dict[str, TensorVerdict] = field(default_factory=dict)
     controls: dict[str, bool] = field(default_factory=dict)
     finished: bool = False
+    _users: set[str] = field(default_factory=set, repr=False)  # names of candidates that claim nothing
 
     @property
     def passed(self) -> bool:
@@ -66,28 +66,22 @@ class DriftGate:
     def work(self) -> Iterator[tuple[str, int]]:
         """Run the gate; yields what was done and how many of `total` that were."""
         device, prompts = self.model.device, prompts_of(self.model)
-        candidates = [REFERENCE, *(open_candidate(n, device) for n in self.names)]
         corpus = Corpus(prompts, self.steps, seed=self.seed)
-        for one in candidates[1:]:
-            self.tensors[one.name] = self._verdict(corpus.request(0), one)
-        with contextlib.ExitStack() as stack:
-            spread = stack.enter_context(self._spread()) if self.jobs > 1 else None
+        opened = [open_candidate(n, device) for n in self.names]
+        self._users = {c.name for c in opened if c.users}
+        # The longest of the corpus: a tile's rescaling shows from its second tile on.
+        longest = max(corpus.requests(2 * len(corpus.lengths)), key=lambda request: len(request.prompt))
+        for one in opened:
+            self.tensors[one.name] = self._verdict(longest, one)
+        with measuring(self.model, self.names, self.jobs, self.spec) as measure:
             for sampler in SAMPLERS:
                 some, before, done = replace(corpus, sampler=sampler), list(self.rates), 0
-                steps = (
-                    spread.measure(some, self.sequences)
-                    if spread
-                    else measure(self.model, some.requests(self.sequences), candidates)
-                )
-                for count, rates in steps:
+                for count, rates in measure(some, self.sequences):
                     self.rates = before + rates
                     yield f"{sampler}: {count} sequences", count - done
                     done = count
         yield from self._controls(corpus)
         self.finished = True
-
-    def _spread(self) -> Spread:
-        return Spread(self.spec, self.model.device.name, self.model.mode, tuple(self.names), self.jobs)
 
     def _verdict(self, request: Request, candidate: Candidate) -> TensorVerdict:
         return verdict(equal_inputs(self.model, request, [], candidate))
@@ -98,7 +92,7 @@ class DriftGate:
         self.controls["the reference against itself flips nothing"] = bool(own) and still
         others = [r for r in self.rates if r.candidate != REFERENCE.name]
         silent = [r for r in others if r.candidate == "contracted" and self._exact_scale()]
-        changed = [r for r in others if not r.exact and r not in silent]
+        changed = [r for r in others if not r.exact and r not in silent and r.candidate not in self._users]
         exact = [r for r in others if r.exact]
         if changed:
             self.controls["the logits of every candidate that is not exact differ"] = all(
@@ -159,7 +153,7 @@ def records(gate: DriftGate) -> list[Record]:
         }
         if rate.candidate in gate.tensors:
             facts["tensor tolerance"] = str(gate.tensors[rate.candidate])
-        for d in rate.divergent[:50]:
+        for d in sorted(rate.divergent, key=lambda d: d.request.number):
             text = f"step {d.step}, tokens {list(d.reference)} became {list(d.candidate)}; {d.severity}"
             facts[f"divergent request {d.request.number}"] = text
         own = rate.exact

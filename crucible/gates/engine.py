@@ -76,6 +76,8 @@ def drive(loop: Loop, model: Model, workload: Workload) -> dict[int, Result | Re
         events = loop.cancel([i for i, at in workload.cancels.items() if at == step])
         if loop.busy:
             events += loop.step()
+        if step % 4 == 3:
+            loop.runner.prepare()  # as in an idle moment: its captures serve the steps to come
         loop.pool.check()
         ends.update((job.id, event) for job, event in events if isinstance(event, Result | RequestError))
         if len(ends) == len(workload.requests):

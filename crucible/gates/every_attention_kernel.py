@@ -10,8 +10,8 @@ from crucible import device as devices
 from crucible.attention import fast
 from crucible.attention.plan import plan_of
 from crucible.attention.run import run
+from crucible.attention.shapes import LAYER, Case, Segments, case
 from crucible.attention.variants import VARIANTS
-from crucible.bench.attention_shapes import LAYER, Case, Segments, case
 from crucible.device.dry import Dry
 from crucible.errors import UnsupportedError
 from crucible.numerics.bits import assert_same_bits

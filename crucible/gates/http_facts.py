@@ -34,7 +34,7 @@ async def served(to: Target) -> dict[str, object]:
 
 def started(model: str, mode: str, device: str, build: Path | None) -> dict[str, object]:
     """Facts of a service that was started here: what it was told, and the build that ran it."""
-    from crucible.bench.ab_sides import build_at
+    from crucible.service.started import build_at
 
     return {"started with": model, "mode": mode, "device": device, **build_at(build).identity()}
 

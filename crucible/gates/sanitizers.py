@@ -91,8 +91,8 @@ def main(path: Path) -> None:
 
 def _compile() -> None:
     """The attention kernels, in a process a core: each tool would otherwise compile them one by one."""
-    from crucible.bench.precompile import precompile
     from crucible.device import get
+    from crucible.device.precompile import precompile
     from crucible.gates.every_attention_kernel import attention_sources
 
     precompile(get("cuda").arch, attention_sources())

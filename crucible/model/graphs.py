@@ -14,10 +14,12 @@ LIMITS = {"single": 64, "decode": 64, "packed": 32}
 
 # Passes that a topology makes before it is captured; the first compiles kernels and grows scratch memory.
 SOON = {"single": 1, "decode": 1, "packed": 1}
-# A capture makes its pass call by call and builds a graph on top (together 7.5 ms on an H200), so it pays
-# after a few replays; before as many passes it would only stand in the way of a first token. Requests that
-# trickle in make topologies that hardly return; a decode step returns at once.
-PATIENT = {"single": 2, "decode": 2, "packed": 4}
+# A capture makes its pass call by call and builds a graph on top (together 7.5 ms on an H200) and stands in
+# the way of a first token. An engine therefore captures in moments in which nothing is asked for, and in the
+# line of duty only what came often; a decode step comes again at once.
+PATIENT = {"single": 8, "decode": 2, "packed": 8}
+IDLE = {"single": 2, "decode": 1, "packed": 2}  # passes after which an idle moment is spent on a capture
+_WISHES = 64
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Graphs:
     """The captures of one transformer over one cache.
 
     A batch is captured when its topology comes again after `patience` passes, by kind: one that never
-    returns costs nothing. One variant at a time: another one's captures are dropped.
+    returns costs nothing. What ran a few times eagerly is a wish, captured sooner where there is an idle
+    moment. One variant at a time: another one's captures are dropped.
     """
 
     patience: Mapping[str, int] = field(default_factory=lambda: SOON)
@@ -69,6 +72,7 @@ class Graphs:
     _variant: str | None = None
     _stores: dict[str, OrderedDict] = field(default_factory=lambda: {k: OrderedDict() for k in LIMITS})
     _seen: dict[str, OrderedDict] = field(default_factory=lambda: {k: OrderedDict() for k in LIMITS})
+    _wishes: OrderedDict[Topology, tuple[Chosen, Mapping]] = field(default_factory=OrderedDict)
 
     def __len__(self) -> int:
         return sum(map(len, self._stores.values()))
@@ -85,6 +89,7 @@ class Graphs:
             self.statistics[kind].invalidations += len(store)
             store.clear()
             self._seen[kind].clear()
+        self._wishes.clear()
         self._variant = variant
 
     def find(self, made: Topology) -> Captured | None:
@@ -108,9 +113,22 @@ class Graphs:
             seen.popitem(last=False)
         return before >= self.patience[made.kind]
 
+    def ran(self, made: Topology, chosen: Chosen, values: Mapping) -> None:
+        """Note an eager pass over the `values` of its block: wish for a capture once it came as IDLE says."""
+        if self._seen[made.kind].get(made, 0) >= IDLE[made.kind]:
+            self._wishes[made] = chosen, values
+            self._wishes.move_to_end(made)
+            if len(self._wishes) > _WISHES:
+                self._wishes.popitem(last=False)
+
+    def wish(self) -> tuple[Topology, tuple[Chosen, Mapping]] | None:
+        """The youngest wish as `ran` noted it, which is none any more; None where nothing is wished for."""
+        return self._wishes.popitem() if self._wishes else None
+
     def keep(self, made: Topology, entry: Captured, seconds: float) -> None:
         """Store a capture; the least recently used one leaves a full store."""
         store, statistics = self._stores[made.kind], self.statistics[made.kind]
+        self._wishes.pop(made, None)
         store[made] = entry
         statistics.captures += 1
         statistics.capture_seconds += seconds

@@ -16,8 +16,8 @@ from crucible.kv.slices import Packed
 from crucible.model.cache import KVCache
 from crucible.model.config import ModelConfig
 from crucible.model.layers import Inputs, Pass, Trace
-from crucible.model.packed import Ran
 from crucible.model.replay import Recorder
+from crucible.model.step import Ran
 from crucible.model.weights import Weights
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]  # ids, positions [T], descriptors [S][4]

@@ -3,13 +3,12 @@
 import functools
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from crucible.attention.run import Launch
 from crucible.attention.variants import asked_for
 from crucible.device import Device
 from crucible.device.dry import Dry
@@ -22,6 +21,7 @@ from crucible.model.cache import KVCache
 from crucible.model.config import ModelConfig
 from crucible.model.graphs import Captured, Graphs
 from crucible.model.layers import Inputs, Mark, Pass, Trace, _unmarked
+from crucible.model.step import Ran, Step, Timing
 from crucible.model.topology import (
     Chosen,
     ItemKey,
@@ -46,55 +46,15 @@ RESULTS = (("token", np.int32), ("kept", np.int32), ("status", np.int32), ("u", 
 
 
 @dataclass(frozen=True)
-class Timing:
-    """Host seconds of one call: checking and packing, enqueueing the one copy, enqueueing the launches.
+class _Work:
+    """A pass that may run: `run(device)` launches it; the rest as in Captured."""
 
-    `path` says how it ran: eager, captured (eager kernels recorded first, then launched as a graph) or
-    graph; `upload_bytes` went to the device in `uploads` copies.
-    """
-
-    prepare_seconds: float
-    upload_seconds: float
-    launch_seconds: float
-    upload_bytes: int
-    uploads: int
-    path: str
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a call left on the device: logits f32 [R][V], and the results of sampling where it was asked for.
-
-    Valid until the next call, but for logits that are `owned`. `entry` is the capture that ran or was made.
-    """
-
+    made: Topology
+    chosen: Chosen
+    views: dict
     logits: Any
-    results: Any
-    launches: frozenset[Launch]
-    timing: Timing | None = None
-    owned: bool = False
-    entry: Captured | None = None
-
-
-@dataclass(frozen=True)
-class Step:
-    """A checked call on the host: ids, positions [T], descriptors [S][4], rows [R] or None for all.
-
-    `sampling` holds the fields of a SampleBatch [R] where tokens are wanted; `advance` leaves the inputs of
-    the next decode step in the block; `started` is when the call began.
-    """
-
-    ids: np.ndarray
-    positions: np.ndarray
-    desc: np.ndarray
-    rows: np.ndarray | None
-    sampling: Mapping[str, np.ndarray] | None = None
-    advance: bool = False
-    started: float | None = None
-
-    @property
-    def wanted(self) -> int:
-        return self.ids.size if self.rows is None else self.rows.size
+    sampled: tuple[Sampled, Any] | None
+    run: Callable[[Any], None]
 
 
 class PackedRunner:
@@ -142,19 +102,24 @@ class PackedRunner:
         if entry:
             entry.holder[0] = None
         uploaded = time.perf_counter()
+        work: _Work | Captured | None = entry
         if entry is None:
-            views = self.staging.views(layout, block)
-            entry = self._pass(
-                made, chosen, layout, block, views, cache, rope, record, graphs, trace, mark, fused
-            )
-        else:
+            views = layout.views(block) if record else self.staging.views(layout, block)
+            work = self._work(made, chosen, views, cache, rope, trace, mark, fused)
+            if record:
+                entry = self._capture(work, layout, block, rope, graphs)
+        if entry is not None:
+            path = "captured" if record else "graph"
             entry.graph.launch()
-        path = "graph" if entry.graph and not record else "captured" if record else "eager"
+        else:
+            path = "eager"
+            work.run(self.device)
+            if graphs is not None:
+                graphs.ran(made, chosen, values)
         seconds = prepared - started, uploaded - prepared, time.perf_counter() - uploaded
         timing = Timing(*seconds, layout.nbytes, 1, path)
-        results = None if entry.sampled is None else entry.sampled[1]
-        kept = entry if entry.graph else None
-        return Ran(entry.logits, results, frozenset((chosen.launch,)), timing, entry=kept)
+        results = None if work.sampled is None else work.sampled[1]
+        return Ran(work.logits, results, frozenset((chosen.launch,)), timing, entry=entry)
 
     def _too_wide(self, made: Topology, cache: KVCache, asked: str, desc) -> bool:
         """Whether what is asked for covers the histories of a decode step but not their bucket."""
@@ -204,9 +169,24 @@ class PackedRunner:
             values.update(step.sampling)
         return values
 
-    def _pass(
-        self, made, chosen, layout, block, views, cache, rope, record, graphs, trace, mark, fused
-    ) -> Captured:
+    def capture_wish(self, cache: KVCache, graphs: Graphs, rope: tuple[Any, Any]) -> bool:
+        """Capture what ran eagerly and may come again, one topology; False where nothing is wished for.
+
+        Nothing runs on the device: the eager pass lends the values that launches check.
+        """
+        wish = graphs.wish()
+        if wish is None:
+            return False
+        made, (chosen, values) = wish
+        layout = layout_of(made, chosen.items)
+        block = self._block(layout, True)
+        self.staging.send(layout, values, block)
+        work = self._work(made, chosen, layout.views(block), cache, rope)
+        self._capture(work, layout, block, rope, graphs)
+        return True
+
+    def _work(self, made, chosen, views, cache, rope, trace=None, mark=_unmarked, fused=True) -> "_Work":
+        """A pass of a topology over the arrays of a block."""
         scratch, vocab = self.scratch, self.config.vocab
         attention = planned_attention(self.device, self.config, cache, made, chosen, views, scratch)
         inputs = Inputs(
@@ -218,7 +198,7 @@ class PackedRunner:
         logits = scratch.take("logits", (made.wanted, vocab))
         sampled = self._sampled(made) if made.sample else None
 
-        def work(device) -> None:
+        def run(device) -> None:
             one = Pass(device, self.config, self.weights, rope, scratch, inputs, cache, trace, mark, fused)
             one.run(logits)
             if sampled is not None:
@@ -231,19 +211,17 @@ class PackedRunner:
                 decode_advance(device, sampled[0].token, *state, items)
             mark("end")
 
-        graph = None
-        if record:
-            began = time.perf_counter()
-            with scratch.frozen():
-                graph = capture(self.device, work)
-            seconds = time.perf_counter() - began
-        else:
-            work(self.device)
-        held = (*scratch.held(), *rope) if record else ()
-        entry = Captured(graph, layout, block, views, chosen, logits, sampled, held)
-        if record:
-            graphs.keep(made, entry, seconds)
-            graph.launch()
+        return _Work(made, chosen, views, logits, sampled, run)
+
+    def _capture(self, work: "_Work", layout: Layout, block, rope, graphs: Graphs) -> Captured:
+        """The capture of a pass that has run before, kept; `block` is its own."""
+        began = time.perf_counter()
+        with self.scratch.frozen():
+            graph = capture(self.device, work.run)
+        seconds = time.perf_counter() - began
+        held = (*self.scratch.held(), *rope)
+        entry = Captured(graph, layout, block, work.views, work.chosen, work.logits, work.sampled, held)
+        graphs.keep(work.made, entry, seconds)
         return entry
 
     def _sampled(self, made: Topology) -> tuple[Sampled, Any]:

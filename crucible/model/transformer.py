@@ -18,7 +18,8 @@ from crucible.model.config import ModelConfig
 from crucible.model.graphs import Graphs
 from crucible.model.layers import Mark, Trace
 from crucible.model.native import NativeRunner
-from crucible.model.packed import PackedRunner, Ran, Step, Timing
+from crucible.model.packed import PackedRunner
+from crucible.model.step import Ran, Step, Timing
 from crucible.model.weights import Weights
 from crucible.numerics.checks import listed, whole_array
 from crucible.numerics.contract import PAGE_SIZE
@@ -196,6 +197,16 @@ class Transformer:
     def captures(self, cache: KVCache) -> Graphs:
         """The graphs of this transformer over a cache, with their statistics."""
         return cache.prepared.setdefault((self._token,), Graphs())
+
+    def capture_wish(self, cache: KVCache) -> bool:
+        """Capture one pass over a cache that ran eagerly and may come again, in an idle moment.
+
+        False where there is none, as always on cpu. Replays of it have the bits of the eager pass.
+        """
+        if self.device.name == "cpu" or not self.graphs:
+            return False
+        with self._lock:
+            return self.runner.capture_wish(cache, self.captures(cache), self._rope)
 
     def _check(self, ids, slices, cache: KVCache, rows) -> tuple[np.ndarray, Packed, Any, np.ndarray | None]:
         """(ids, packed, positions of the rope table, rows or None) of a call, all checked."""

@@ -83,7 +83,8 @@ def ulp_distance(a, b) -> np.ndarray:
         signed = signed.view(np.int64) >> np.int64(64 - 8 * x.dtype.itemsize)
         magnitude = as_bits(x).astype(np.uint64) & np.uint64((1 << (8 * x.dtype.itemsize - 1)) - 1)
         keys.append(np.where(signed < 0, ~magnitude.view(np.int64), magnitude.view(np.int64)))
-    distance = np.maximum(*keys).view(np.uint64) - np.minimum(*keys).view(np.uint64)
+    with np.errstate(over="ignore"):  # modulo 2^64: keys of two signs are further apart than int64 holds
+        distance = np.maximum(*keys).view(np.uint64) - np.minimum(*keys).view(np.uint64)
     nan_a, nan_b = np.isnan(a), np.isnan(b)
     distance = np.where(nan_a & nan_b, np.uint64(0), distance)
     return np.where(nan_a ^ nan_b, np.uint64(NAN_DISTANCE), distance)

@@ -9,6 +9,7 @@ import nbformat
 from crucible.errors import CrucibleError
 from crucible.evidence import record
 from crucible.evidence.record import Record
+from crucible.files import write_whole
 from crucible.report import gate_table, render
 from crucible.report.driver import FAILED_NOTEBOOK
 from crucible.report.gathered import gather
@@ -40,7 +41,7 @@ def assemble(run: Run) -> tuple[Path, Path]:
         raise CrucibleError(f"report.html would load {leaks[0]!r}; a report must carry everything it shows")
     texts = {"report.md": _markdown_body(run, records, nodes), "report.html": document}
     for name, text in texts.items():
-        (run.folder / name).write_text(_portable(text, run.folder), encoding="utf-8")
+        write_whole(run.folder / name, _portable(text, run.folder))
     return run.folder / "report.md", run.folder / "report.html"
 
 
@@ -136,7 +137,7 @@ def _not_claimed(records: list[Record]) -> list[str]:
 
 def _html_body(run: Run, records: list[Record], nodes: dict) -> str:
     titles = {stem: render.head(node)[0] or stem for stem, node in nodes.items()}
-    sound = run.exit_code == 0 and not any(r.verdict == "fail" for r in records)
+    sound = all(o.status == "done" for o in run.outcomes) and not any(r.verdict == "fail" for r in records)
     links = "".join(f'<li><a href="#{s}">{html.escape(t)}</a></li>' for s, t in titles.items())
     parts = [
         "<h1>Crucible report</h1>",

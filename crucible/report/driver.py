@@ -7,14 +7,26 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from crucible.errors import CrucibleError, InputError
 from crucible.evidence import record
+from crucible.files import check_writable, shown
+from crucible.report import earlier
 from crucible.report.notebooks import Literal, Notebook, root
 from crucible.report.parameters import filled
-from crucible.report.runs import Outcome, Run, made_from, package_digest, save, shown_path
+from crucible.report.runs import (
+    NAME,
+    READS_EVIDENCE,
+    Outcome,
+    Run,
+    made_from,
+    package_digest,
+    save,
+    shown_path,
+)
 
 KERNEL = "python3"
 # The kernel's start-up notices are not the user's business; its errors are.
@@ -23,7 +35,10 @@ FAILED_NOTEBOOK = "notebook"  # kind of the record that the driver writes for a 
 
 
 def new_folder(out: Path | None, name: str) -> Path:
-    """`out`, else outputs/<time>-<name>; made if missing. A folder inside notebooks/ is refused."""
+    """`out`, else outputs/<time>-<name>; made if missing.
+
+    InputError for one inside notebooks/, one that is a file, and one that cannot be made or written to.
+    """
     folder = Path(out) if out else root() / "outputs" / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
     folder = folder.resolve()
     notebooks = (root() / "notebooks").resolve()
@@ -31,7 +46,11 @@ def new_folder(out: Path | None, name: str) -> Path:
         raise InputError(f"{folder} lies in notebooks/, which a run never writes to; choose another --out")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; --out names a folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        check_writable(folder / NAME)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {shown(folder)}: {error.strerror}; choose another --out") from None
     return folder
 
 
@@ -50,18 +69,15 @@ def execute(
     claim. Executed copies land in folder/notebooks, each notebook's records in folder/evidence, those of this
     run's notebooks in folder/evidence.json after every notebook, a failing one as a failed claim. The
     kernel is always `python3`, its working directory is `folder`. Ctrl-C stops the run and keeps what
-    is done. `kept` holds the outcomes of an earlier call that stand; its notebooks are not run unless
-    `notebooks` names them.
+    is done. `kept` holds the outcomes of an earlier call: those that `notebooks` does not name stand, and
+    so does one that was done and is named, until its new run has ended.
     """
     logging.getLogger("papermill").setLevel(logging.ERROR)  # papermill's own lines repeat the progress bar
     (folder / "notebooks").mkdir(parents=True, exist_ok=True)
     kept, checks = kept or Run(folder, ""), checks or {}
     run = Run(folder, shown_path(parameter_set), checks=dict(kept.checks))
-    for name in [*checks, *(n.stem for n in notebooks)]:  # never pass off an older run's record
-        (folder / "evidence" / f"{name}.json").unlink(missing_ok=True)
     waiting = {n.stem: n for n in notebooks}
-    standing = {o.stem: o for o in kept.outcomes if o.stem not in waiting}
-    run.outcomes = _skipped(waiting, values, standing)
+    run.outcomes = _before(waiting, values, kept)
     try:
         for name, check in checks.items():
             record.save(folder / "evidence" / f"{name}.json", _checked(name, check))
@@ -70,22 +86,39 @@ def execute(
         run.stopped = True
     collect(folder, run.stems)
     save(run)
-    for at, stem in enumerate([o.stem for o in run.outcomes]):
+    for at, before in enumerate(run.outcomes):
+        stem = before.stem
         if stem not in waiting or run.stopped:
             continue
+        earlier.put_aside(folder, stem)
         run.outcomes[at] = outcome = _one(waiting[stem], values.get(stem, {}), folder, progress)
         run.stopped = outcome.status == "stopped"
         if outcome.status == "failed":
             record.save(folder / "evidence" / f"{stem}.json", [_failure(outcome)])
+        if run.stopped and before.status == "done":
+            earlier.put_back(folder)
+            note = f"{outcome.error} after {outcome.seconds:.1f} s; what it had given before stands"
+            run.outcomes[at] = replace(before, note=note)
+        else:
+            earlier.drop(folder)
         collect(folder, run.stems)
         save(run)
+    if any(o.stem in waiting and not o.kept and o.executed for o in run.outcomes):
+        run.outcomes = [replace(o, older=o.older or _outrun(o, waiting)) for o in run.outcomes]
     return run
 
 
-def _skipped(waiting: Mapping[str, Notebook], values: Mapping, standing: Mapping[str, Outcome]) -> list:
-    """An outcome for every notebook in name order: those that stand, and `skipped` for those that wait."""
+def _outrun(outcome: Outcome, waiting: Mapping[str, Notebook]) -> bool:
+    """It sums up others that have run since, and was to run again itself."""
+    return outcome.kept and outcome.stem in waiting and READS_EVIDENCE in outcome.values
+
+
+def _before(waiting: Mapping[str, Notebook], values: Mapping, kept: Run) -> list[Outcome]:
+    """The outcomes before anything runs, in name order: those of `kept`, and `skipped` for what waits and
+    was not done."""
+    stands = {o.stem: o for o in kept.outcomes if o.status == "done" or o.stem not in waiting}
     skipped = {stem: Outcome(stem, "skipped", 0.0, None, values.get(stem, {})) for stem in waiting}
-    return [found for _, found in sorted({**standing, **skipped}.items())]
+    return [found for _, found in sorted({**skipped, **stands}.items())]
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from crucible.files import read_text
 from crucible.report.notebooks import Literal, Notebook, Parameter, parameters, root, suggest
 
 COMMON = "common"
+# Where a record goes and which ones are summed up is the report's own business.
+OWN = ("output_dir", "evidence_path")
 # The driver fills these in for every notebook that has them: the run's folder, its evidence so far, and the
 # committed records of named machines. A notebook works in the run's folder, so its copy and the report name
 # no place of this machine.
@@ -29,8 +31,17 @@ def read_set(path: Path) -> dict[str, dict[str, Literal]]:
     """A parameter set as {notebook stem or "common": {name: value}}, its shape checked but not its names."""
     import yaml
 
+    class Once(yaml.SafeLoader):
+        """Refuses a name that stands twice, of which YAML's readers drop one in silence."""
+
+        def construct_mapping(self, node, deep=False):
+            names = [self.construct_object(key, deep=True) for key, _ in node.value]
+            if twice := [name for at, name in enumerate(names) if name in names[:at]]:
+                raise InputError(f"{path}: {twice[0]} stands twice; leave one of the two out")
+            return super().construct_mapping(node, deep)
+
     try:
-        body = yaml.safe_load(read_text(path)) or {}
+        body = yaml.load(read_text(path), Once) or {}
     except yaml.YAMLError as error:
         raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(body, dict) or not all(isinstance(v, dict | None) for v in body.values()):
@@ -44,12 +55,16 @@ def resolve(
     """The values each notebook gets, by stem.
 
     Raises InputError for a section that is no notebook, a name that its notebook does not have (with
-    the nearest names), a common name that no notebook has, or a value of another type than the default.
+    the nearest names), a common name that no notebook has, a name that the report fills in itself, or a
+    value of another type than the default.
     """
     known = {n.stem: parameters(n) for n in notebooks}
     for section in values:
         if section != COMMON and section not in known:
             raise InputError(f"{where}: no notebook {section!r}{suggest(section, [*known, COMMON])}")
+    for section, names in values.items():
+        if own := [name for name in OWN if name in names]:
+            raise InputError(f"{where}: {section} sets {own[0]}, which the report sets itself; leave it out")
     everything = {name for found in known.values() for name in found}
     for name in values.get(COMMON, {}):
         if name not in everything:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from crucible.errors import InputError
 from crucible.evidence.environment import kernel_digest
-from crucible.files import read_text, shown
+from crucible.files import read_text, shown, write_whole
 from crucible.report.notebooks import Literal, Notebook, root
 
 NAME = "run.json"
@@ -24,7 +23,7 @@ class Outcome:
     """What became of one notebook: done, failed, stopped or skipped; `error` is one line.
 
     `made_from` digests the notebook, its values and the package; `kept` says that an earlier call ran it,
-    `older` that this call would make it from something else.
+    `older` that this call would make it from something else, `note` what this call tried in vain.
     """
 
     stem: str
@@ -36,17 +35,22 @@ class Outcome:
     made_from: str = ""
     kept: bool = False
     older: bool = False
+    note: str = ""
 
 
 @dataclass
 class Run:
-    """A run folder, the checks and the outcomes so far, in order; a check has the digest it was made from."""
+    """A run folder, the checks and the outcomes so far, in order; a check has the digest it was made from.
+
+    `recorded` names the checks and notebooks that gave records, as run.json says.
+    """
 
     folder: Path
     parameter_set: str
     outcomes: list[Outcome] = field(default_factory=list)
     checks: dict[str, str] = field(default_factory=dict)
     stopped: bool = False
+    recorded: frozenset[str] = frozenset()
 
     @property
     def stems(self) -> list[str]:
@@ -86,6 +90,7 @@ def save(run: Run) -> Path:
         "version": FORMAT_VERSION,
         "parameter_set": run.parameter_set,
         "checks": run.checks,
+        "recorded": [name for name in run.stems if (run.folder / "evidence" / f"{name}.json").exists()],
         "notebooks": {
             o.stem: {
                 "status": o.status,
@@ -99,9 +104,7 @@ def save(run: Run) -> Path:
         },
     }
     path = run.folder / NAME
-    temporary = path.with_name(f".{NAME}.{os.getpid()}")
-    temporary.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_whole(path, json.dumps(body, indent=1) + "\n")
     return path
 
 
@@ -115,7 +118,8 @@ def load(folder: Path) -> Run | None:
         if (body["format"], body["version"]) != (FORMAT, FORMAT_VERSION):
             raise InputError(f"{shown(path)} has another format than {FORMAT} {FORMAT_VERSION}")
         outcomes = [_outcome(folder, stem, item) for stem, item in body["notebooks"].items()]
-        return Run(folder, str(body["parameter_set"]), outcomes, dict(body["checks"]))
+        recorded = frozenset(body.get("recorded", ()))  # states of earlier versions lack it
+        return Run(folder, str(body["parameter_set"]), outcomes, dict(body["checks"]), recorded=recorded)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{shown(path)} is damaged ({error!r}); choose another --out") from None
 

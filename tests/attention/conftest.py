@@ -8,7 +8,7 @@ import pytest
 
 from crucible.attention.plan import plan_of
 from crucible.attention.run import Result, run
-from crucible.bench.attention_shapes import LAYER, Case, case
+from crucible.attention.shapes import LAYER, Case, case
 from crucible.device import get
 
 

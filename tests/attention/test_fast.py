@@ -8,8 +8,8 @@ import pytest
 from crucible.attention import fast
 from crucible.attention.plan import plan_of
 from crucible.attention.run import run
+from crucible.attention.shapes import LAYER
 from crucible.attention.variants import VARIANTS
-from crucible.bench.attention_shapes import LAYER
 from crucible.device import get
 from crucible.device.sources import kernels_dir
 from crucible.errors import InputError, UnsupportedError

@@ -5,7 +5,7 @@ import pytest
 
 from crucible.attention.plan import plan_of
 from crucible.attention.run import run
-from crucible.bench.attention_shapes import LAYER, case
+from crucible.attention.shapes import LAYER, case
 from crucible.device import get
 from crucible.engine.engine import Engine
 from crucible.engine.scheduler import Limits

@@ -5,7 +5,7 @@ import pytest
 
 from crucible.attention.plan import plan_of, tiles
 from crucible.attention.run import run
-from crucible.bench.attention_shapes import LAYER
+from crucible.attention.shapes import LAYER
 from crucible.device import get
 from crucible.errors import InputError
 from crucible.numerics.bits import assert_same_bits

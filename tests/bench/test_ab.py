@@ -1,6 +1,8 @@
 """Service A/B: statistics of runs made by hand, verdicts with their negative controls, and real processes."""
 
 import dataclasses
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,13 +10,13 @@ import pytest
 
 from crucible.bench import ab_record, ab_workloads
 from crucible.bench.ab_runs import Broken, Campaign, Oracle, Run
-from crucible.bench.ab_sides import Side, arguments, build_at, own_build
 from crucible.bench.ab_statistics import METRICS, rows, sign_test
 from crucible.bench.ab_verdict import Demand, marked, verdict
 from crucible.bench.ab_workloads import STREAM, Workload
 from crucible.errors import InputError, UnavailableError
 from crucible.evidence.watch import Envelope
 from crucible.service.load.samples import Sample, digest, load
+from crucible.service.started import Side, arguments, build_at, own_build
 
 STANDIN = Path(__file__).resolve().parents[1] / "service" / "load" / "standin.py"
 SIDES = (Side("reference", own_build()), Side("auto", own_build()))
@@ -100,6 +102,19 @@ def test_identical_sides_give_an_interval_that_holds_zero_and_nothing_to_accept(
 def test_three_rounds_that_agree_by_chance_resolve_nothing():
     assert sign_test([1, 1, 1]) == 0.25 and sign_test([1] * 8 + [-1]) < 0.05 < sign_test([1] * 7 + [-1] * 2)
     assert sign_test([0, 0]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("rounds", "bursts", "why"),
+    [(1, 6, "one round resolves nothing"), (2, 2, "4 pairs of bursts resolve noth")],
+)
+def test_a_verdict_says_where_rounds_or_pairs_are_too_few_to_resolve_anything(rounds, bursts, why):
+    made = campaign(0.6, rounds=rounds, bursts=bursts)
+    found = rows(made.of("reference"), made.of("auto"))
+    assert {row.outcome() for row in found} == {"not resolved"}
+    said = verdict(made, found, rounds)
+    assert not said.accepted and why in said.reason
+    assert not any(row.too_few for row in rows(*(campaign(0.6, bursts=2).of(s.name) for s in SIDES)))
 
 
 def test_a_faster_candidate_is_accepted_and_a_slower_one_refused():
@@ -191,6 +206,19 @@ def test_an_interrupt_keeps_the_rounds_that_are_complete():
     assert "1 of 3 rounds" in verdict(made, rows(made.of("a"), made.of("b")), 3).reason
 
 
+def test_a_second_ctrl_c_does_not_leave_the_service_behind(monkeypatch):
+    waits = subprocess.Popen.wait
+
+    def pressed(process, timeout=None):
+        monkeypatch.setattr(subprocess.Popen, "wait", waits)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), standin("a").running() as server:
+        monkeypatch.setattr(subprocess.Popen, "wait", pressed)
+    with pytest.raises(ProcessLookupError):
+        os.kill(server.pid, 0)
+
+
 def test_a_service_that_does_not_start_is_one_sentence():
     broken = Side("a", own_build(), program=("-c", "import sys; print('no such model'); sys.exit(2)"))
     with pytest.raises(UnavailableError, match="side a ended before it took requests: no such model"):
@@ -254,3 +282,9 @@ def test_a_build_is_an_environment_its_python_or_a_checkout(tmp_path):
     (tmp_path / "crucible" / "__init__.py").touch()
     with pytest.raises(UnavailableError, match="does not run this build"):
         build_at(tmp_path).identity()
+
+
+def test_no_key_of_the_callers_shell_reaches_a_service_that_is_started_here(monkeypatch):
+    monkeypatch.setenv("CRUCIBLE_API_KEY", "open-sesame")
+    for build in (own_build(), build_at(Path(sys.prefix))):
+        assert "CRUCIBLE_API_KEY" not in build.environment()

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from crucible import device
+from crucible.attention.shapes import ALL, LAYER, SHAPES, case
 from crucible.bench import attention_full as full
-from crucible.bench.attention_shapes import ALL, LAYER, SHAPES, case
 from crucible.bench.outcome import Contender, Outcome
 from crucible.errors import InputError
 from crucible.numerics.bits import assert_same_bits

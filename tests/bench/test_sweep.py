@@ -7,7 +7,6 @@ import pytest
 
 from crucible.bench import sweep
 from crucible.bench.ab_runs import Campaign, Run
-from crucible.bench.ab_sides import own_build
 from crucible.bench.ab_workloads import STREAM, Workload
 from crucible.engine.scheduler import Limits
 from crucible.errors import InputError
@@ -16,6 +15,7 @@ from crucible.report import service_sweep
 from crucible.report.plots.service import tradeoff
 from crucible.report.plots.style import png
 from crucible.service.load.samples import Sample
+from crucible.service.started import own_build
 
 STANDIN = Path(__file__).resolve().parents[1] / "service" / "load" / "standin.py"
 ARRIVAL = Workload("arrival-8", (8,), 4, 3, 40)
@@ -60,8 +60,19 @@ def test_the_policies_are_the_stated_ones_and_the_control_is_the_default():
     assert made[3].arguments == ("--prefill-budget", "1024", "--chunk-cap", "256")
 
 
-@pytest.mark.parametrize("budgets, caps", [((), ()), ((1024,), ()), ((0, 1), ()), ((8,), (-1,))])
-def test_a_sweep_of_nothing_is_refused(budgets, caps):
+@pytest.mark.parametrize(
+    "budgets, caps",
+    [
+        ((), ()),
+        ((1024,), ()),
+        ((0, 1), ()),
+        ((8,), (-1,)),
+        ((64, 64), ()),
+        ((64,), (8, 8)),
+        ((64, 32), (64,)),
+    ],
+)
+def test_a_sweep_of_nothing_or_of_the_same_thing_twice_is_refused(budgets, caps):
     with pytest.raises(InputError):
         sweep.policies(budgets, caps)
 

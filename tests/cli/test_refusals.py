@@ -1,6 +1,12 @@
 """A command refuses an option that it would not heed, with one sentence that names it, before it runs."""
 
 import pytest
+import typer
+
+from crucible.cli import gate as cli_gate
+from crucible.cli.outputs import spared
+from crucible.evidence.environment import capture
+from crucible.evidence.record import Record, load
 
 TEXT = "some.txt"
 
@@ -38,6 +44,12 @@ def texts(tmp_path, monkeypatch):
         (f"eval {TEXT} --attention nope --record r.json", "unknown attention variant 'nope'"),
         (f"eval {TEXT} --attention exact", "windows takes no --attention; leave it out, or add --protocol"),
         (f"eval {TEXT} --record r.json", "windows takes no --record; leave it out, or add --protocol with"),
+        ("gate drift --candidate tf32 --candidate tf32", "--candidate 'tf32' is given twice; give it once"),
+        ("gate drift --candidate reference", "the reference is measured in every run; leave --candidate ref"),
+        (
+            "gate drift --quick --candidate tf32 --sequences 3",
+            "--quick chooses candidates and sequences, and both are given; leave --quick out",
+        ),
         (
             "eval --protocol prefill-32 --max-tokens 50",
             "--max-tokens 50 is for windows alone, and prefill-32 has",
@@ -70,3 +82,36 @@ def test_an_example_of_the_help_is_accepted(crucible, monkeypatch):
     lines = (line.strip(" │") for line in out.splitlines())
     (example,) = (line for line in lines if line.startswith("crucible bench model"))
     assert crucible(*example.split()[1:])[2] == "error: reached\n"
+
+
+def test_a_gate_that_was_stopped_before_it_measured_keeps_the_earlier_record(crucible, monkeypatch, tmp_path):
+    from crucible.gates.drift import DriftGate
+
+    def stopped(self):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(DriftGate, "work", stopped)
+    kept = tmp_path / "kept.json"
+    kept.write_text("earlier")
+    code, out, err = crucible("gate", "drift", "--model", "synthetic-2x64", "--quick", "--json", kept)
+    assert code == 130 and kept.read_text() == "earlier"
+    assert "record:" not in out and "is left as it was" in err
+
+
+def test_a_gate_that_was_stopped_leaves_an_earlier_record_as_it_was(tmp_path, capsys):
+    made = Record(kind="k", claim="c", compared="d", verdict="measured", environment=capture("cpu"))
+    earlier = tmp_path / "gate.json"
+    for text in (None, "earlier"):
+        if text is not None:
+            earlier.write_text(text)
+        with pytest.raises(typer.Exit) as ended:
+            cli_gate._finish(True, [], [made], earlier, interrupted=True)
+        assert ended.value.exit_code == 130
+    assert earlier.read_text() == "earlier"
+    assert load(tmp_path / "gate.interrupted.json")[0].claim == "c"
+    assert "gate.interrupted.json" in capsys.readouterr().out
+    raw = tmp_path / "gate.raw.json.gz"
+    assert spared(raw, True) == raw, "nothing is there to be spared"
+    raw.write_text("earlier")
+    assert spared(raw, True).name == "gate.interrupted.raw.json.gz" and spared(raw, False) == raw

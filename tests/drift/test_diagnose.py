@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from crucible import device
+from crucible.attention.run import attention
 from crucible.attention.variants import VARIANTS
 from crucible.device.sources import kernels_dir
 from crucible.drift.candidates import available, open_candidate
@@ -14,6 +15,8 @@ from crucible.errors import InputError
 from crucible.numerics.bits import same_bits
 from crucible.numerics.scalar_sampling import draw
 from crucible.sampling.params import SamplingParams
+
+from .conftest import CONFIG
 
 
 @pytest.mark.parametrize(
@@ -39,6 +42,50 @@ def test_a_reordered_sum_differs_without_being_called_a_defect(tiny, corpus, nam
     found = diagnose(tiny, corpus.request(0), open_candidate(name, tiny.device))
     assert found.tensors.differing and found.growth.first == ("attn", 0)
     assert found.kind in ("no flip", "near-tie drift", "sampler sensitivity")
+
+
+@pytest.mark.parametrize("heads", [(0, 1, 0, 1), (1, 0, 1, 1), (0, 0, 1, 0)])
+def test_any_wrong_choice_of_heads_is_called_wrong_head(tiny, corpus, heads):
+    own = CONFIG.heads // CONFIG.kv_heads
+
+    def mine(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out):
+        each = []
+        for head in range(CONFIG.heads):  # the query of `head` in the place of one that reads its KV head
+            moved = np.zeros_like(q).reshape(q.shape[0], -1, D)
+            moved[:, heads[head] * own] = q.reshape(moved.shape)[:, head]
+            paged = kpool, vpool, tables, desc, layer, Hkv, D, "reference"
+            made = attention(device, moved.reshape(q.shape), *paged).reshape(moved.shape)
+            each.append(made[:, heads[head] * own])
+        return np.stack(each, axis=1).reshape(q.shape)
+
+    found = diagnose(tiny, corpus.request(0), open_candidate(mine, tiny.device))
+    first = next(h for h in range(CONFIG.heads) if heads[h] != h // own)
+    assert found.kind == "wrong head"
+    assert f"query head {first} with KV head {heads[first]} in place of {first // own}" in found.sentence
+
+
+def _coarse_until(end: int, spoilt: float):
+    """An attention of few mantissa bits, whose rows from position `end` on are `spoilt` times as large."""
+
+    def mine(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out):
+        made = attention(device, q, kpool, vpool, tables, desc, layer, Hkv, D, "reference")
+        made = (made.view(np.uint32) & 0xFFF80000).view(np.float32)
+        for first, length, start, _ in desc.tolist():
+            made[first : first + length][np.arange(start, start + length) >= end] *= spoilt
+        return made
+
+    return mine
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "kind"), [(1.0, "sampler sensitivity"), (0.5, "unexplained"), (np.nan, "NaN")]
+)
+def test_a_defect_is_found_whatever_flips_before_it(tiny, corpus, spoilt, kind):
+    request = corpus.request(1)
+    mine = _coarse_until(len(request.prompt) + 4, spoilt)
+    found = diagnose(tiny, request, open_candidate(mine, tiny.device))
+    assert found.flip is not None and found.flip.step < 5
+    assert found.kind == kind and ("at step 5, " in found.sentence) == (spoilt != 1)
 
 
 def test_a_reference_that_meets_itself_flips_no_token(tiny, corpus):

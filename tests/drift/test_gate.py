@@ -2,10 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
+
 from crucible import device
-from crucible.drift.corpus import Corpus
+from crucible.attention.run import attention
+from crucible.device.sources import kernels_dir
+from crucible.drift.candidates import open_candidate
+from crucible.drift.corpus import LENGTHS, Corpus
 from crucible.drift.paths import Request
-from crucible.drift.rate import SEVERITIES, Divergence
+from crucible.drift.rate import SEVERITIES, Divergence, Rate, measure
 from crucible.evidence.record import to_json
 from crucible.gates.drift import DriftGate, records, summary
 from crucible.gates.model_parts import load
@@ -40,6 +45,16 @@ def test_an_exact_candidate_must_change_no_bit(tiny):
     assert exact.elements and exact.nonzero and not exact.differing
     exact.differing = 1
     assert "fail" in {r.verdict for r in records(gate) if "exact" in r.kind}
+
+
+def test_a_users_kernel_with_the_references_bits_fails_no_control(tiny, tmp_path):
+    path = tmp_path / "attention_reference.cu"
+    path.write_text((kernels_dir() / path.name).read_text())
+    gate = DriftGate(tiny, [str(path), "split-sum"], 2, steps=2)
+    for _ in gate.work():
+        pass
+    assert gate.passed, gate.controls
+    assert [bool(r.differing) for r in gate.rates] == [False, False, True] * 2
 
 
 def test_candidates_that_read_the_slices_own_keys_get_them():
@@ -77,6 +92,41 @@ def test_a_gate_that_did_not_finish_does_not_pass(tiny):
     gate = DriftGate(tiny, ["q2-k32"], 2, steps=2)
     next(gate.work())
     assert not gate.passed
+
+
+def test_a_group_that_was_stopped_counts_for_no_candidate(tiny, corpus):
+    calls = []
+
+    def stops(device, q, kpool, vpool, tables, desc, layer, Hkv, D, out):
+        calls.append(layer)
+        if len(calls) > CONFIG.layers:  # the second group's first
+            raise KeyboardInterrupt
+        return attention(device, q, kpool, vpool, tables, desc, layer, Hkv, D, "reference")
+
+    candidates = [open_candidate(spec, tiny.device) for spec in ("tf32", stops)]
+    kept: list[Rate] = []
+    with pytest.raises(KeyboardInterrupt):
+        for _, kept in measure(tiny, corpus.requests(4), candidates, together=2):
+            assert [len(rate.groups) for rate in kept] == [2, 2]
+    assert [len(rate.groups) for rate in kept] == [2, 2]
+
+
+def test_every_sequence_that_changes_is_kept_in_the_record(tiny):
+    gate = DriftGate(tiny, ["defect-nan"], 51, steps=1)
+    for _ in gate.work():
+        if len(gate.rates) == 4:
+            break
+    made = next(r for r in records(gate) if "defect-nan" in r.kind)
+    kept = [name for name in made.facts if name.startswith("divergent request")]
+    assert made.facts["sequences that change"] == 51
+    assert kept == [f"divergent request {number}" for number in range(51)]
+
+
+def test_tensor_verdicts_see_more_than_one_tile_of_keys(tiny):
+    gate = DriftGate(tiny, ["split-sum"], 1, steps=1)
+    next(gate.work())
+    rows = gate.tensors["split-sum"].elements // (CONFIG.layers * CONFIG.heads * CONFIG.head_dim)
+    assert rows == max(LENGTHS) > 64
 
 
 def test_severities_are_told_apart():

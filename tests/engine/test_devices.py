@@ -11,13 +11,14 @@ from crucible.engine.engine import Engine
 from crucible.engine.events import RequestError
 from crucible.engine.loop import Loop
 from crucible.engine.request import Request
-from crucible.engine.runner import ModelRunner
+from crucible.engine.runner import ModelRunner, Part, Sampling
 from crucible.engine.scheduler import Limits
 from crucible.gates.engine import drive
 from crucible.gates.engine_workloads import Workload
 from crucible.model import synthetic
 from crucible.model.generate import generate
 from crucible.model.model import Model
+from crucible.sampling.params import SamplingParams
 
 DEVICES = ["simt", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -151,3 +152,26 @@ def test_steps_run_ahead_and_what_nobody_asked_for_is_dropped(pair):
     for index in (0, 3, 4):
         assert len(ends[index].tokens) == work[index].max_tokens
         assert (ends[index].k_digest, ends[index].v_digest) == (alone[index].k_digest, alone[index].v_digest)
+
+
+def test_a_row_under_way_is_not_given_to_the_next_request_in_its_slot(pair):
+    """The one that left, and one that resumes there, feed the same token at the same position and draw."""
+    model, judge = pair
+    runner, greedy, draw = ModelRunner(model, 4, 2), SamplingParams(), 4
+    prompt, other = [1, 2, 3], [9] * 6
+    runner.set_pages(1, [1], 0, 0)
+    runner.run([Part(1, 0, other, None)])
+    runner.clear(1, [1], 0)
+    runner.set_pages(0, [0], 0, 0)
+    known = list(prompt)
+    for number in range(draw):
+        start = len(known) - 1 if number else 0
+        known.append(runner.run([Part(0, start, known[start:], Sampling(greedy, number))])[0].token)
+    assert runner._ahead._decoding.pending == 1 and len(known) == len(other) + 1
+    runner.clear(0, [0], 0)
+    runner.set_pages(0, [1], 0, len(other))
+    (outcome,) = runner.run([Part(0, len(other), known[-1:], Sampling(greedy, draw))])
+    left, alone = (
+        generate(judge, text, max_tokens=1, ignore_eos=True).tokens for text in (known, [*other, known[-1]])
+    )
+    assert [outcome.token] == alone != left

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -279,6 +280,30 @@ def test_a_full_queue_refuses_and_a_list_waits_for_room(model):
         assert len(engine.generate(["x"] * 9, max_tokens=2, ignore_eos=True)) == 9
 
 
+def test_idle_moments_are_used_until_nothing_is_left_to_prepare(model):
+    class Preparing(ModelRunner):
+        left, ran = 3, 0
+
+        def run(self, parts):
+            self.ran += 1
+            return super().run(parts)
+
+        def prepare(self):
+            assert not engine._loop.busy, "something runs"
+            self.left -= 1
+            prepared.release()
+            return self.left > 0
+
+    prepared, runner = threading.Semaphore(0), Preparing(model, 16, 1)
+    with Engine(model, Limits(pages=16, decode_batch=1), runner=runner) as engine:
+        for _ in range(3):
+            assert prepared.acquire(timeout=WAIT)
+        (first,) = engine.generate(["a"], max_tokens=5, seed=4, ignore_eos=True)
+        assert prepared.acquire(timeout=WAIT), "after work there may be more"
+        assert engine.generate(["a"], max_tokens=5, seed=4, ignore_eos=True)[0].tokens == first.tokens
+    assert runner.ran
+
+
 def test_lots_come_between_the_same_two_steps_and_each_is_taken_whole_or_refused(model):
     runner = Gate(model, 16, 4)
     ended, over = {}, threading.Event()
@@ -322,6 +347,25 @@ def test_a_device_error_hands_out_nothing_of_its_step_and_stops_the_engine(model
     engine.close()
 
 
+def test_a_listener_that_raises_stops_the_engine_and_keeps_no_news_from_the_others(model):
+    runner = Gate(model, 16, 4)
+    engine = Engine(model, Limits(pages=16, decode_batch=4), runner=runner)
+    heard: list = []
+
+    def deaf(news):
+        raise ValueError("no\nears")
+
+    work = {end: engine.check("a", max_tokens=end, ignore_eos=True) for end in (1, 9)}
+    engine.submit("a", max_tokens=1)
+    runner.entered.acquire(timeout=WAIT)  # those that follow start in one step
+    engine.submit_lots([[("deaf", work[9])]], deaf)
+    engine.submit_lots([[("short", work[1]), ("long", work[9])]], heard.extend)
+    runner.open.release(100)
+    assert engine.join() == "ValueError: no ears"
+    ends = {key: event for key, event in heard if not isinstance(event, Token)}
+    assert isinstance(ends["long"], EngineStopped) and isinstance(ends["short"], Result)
+
+
 def test_a_failing_request_leaves_the_engine_and_its_neighbours_alone(model):
     class Poisoned(ModelRunner):
         def _choose(self, logits, sampling):
@@ -342,17 +386,35 @@ def test_a_failing_request_leaves_the_engine_and_its_neighbours_alone(model):
         assert engine.stats().totals.failed == 1 and engine.stats().pages_used == 0
 
 
-def test_closing_ends_what_still_runs_as_cancelled(model):
+def test_a_handle_of_another_engine_cancels_nothing_here(model):
     runner = Gate(model, 16, 4)
-    engine = Engine(model, Limits(pages=16, decode_batch=4), runner=runner)
-    handle = engine.submit("hello", max_tokens=50, ignore_eos=True)
+    with (
+        Engine(model, Limits(pages=16, decode_batch=4), runner=runner) as engine,
+        Engine(model, Limits(pages=16)) as other,
+    ):
+        mine, foreign = (e.submit("hello", max_tokens=3, ignore_eos=True) for e in (engine, other))
+        assert mine.id == foreign.id
+        engine.cancel(foreign)
+        runner.open.release(10)
+        assert mine.result(WAIT).finish_reason == "length"
+
+
+def test_closing_cancels_what_is_left_and_takes_its_pages_back(model):
+    runner = Gate(model, 16, 1)
+    engine = Engine(model, Limits(pages=16, decode_batch=1), runner=runner)
+    handles = [engine.submit("hello", max_tokens=50, ignore_eos=True) for _ in range(2)]
     runner.open.release(4)
-    next(iter(handle))
+    next(iter(handles[0]))
     closing = threading.Thread(target=engine.close)
     closing.start()
+    while not engine._stopping:  # until then the passes wait, or all of them might run before the end
+        time.sleep(0.001)
     runner.open.release(100)
     closing.join(WAIT)
-    assert handle.result(WAIT).finish_reason == "cancelled"
+    assert [handle.result(WAIT).finish_reason for handle in handles] == ["cancelled"] * 2
+    stats = engine.stats()
+    assert (stats.running, stats.waiting, stats.pages_used, stats.totals.cancelled) == (0, 0, 0, 2)
+    assert stats.totals.submitted == 2 and stats.failure is None
 
 
 def test_waiting_for_a_result_may_be_given_up(model):

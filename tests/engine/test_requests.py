@@ -50,6 +50,7 @@ WRONG = [
     ("a", {"stop_strings": ("",)}, "1 to 256"),
     ("a", {"stop_strings": (5,)}, "1 to 256"),
     ("a", {"stop_strings": ("x",) * 17}, "at most 16"),
+    ("a", {"stop_strings": ("a\ud800",)}, "Unicode"),
     ("a", {"logprobs": -1}, "logprobs"),
     ("a", {"logprobs": 65}, "logprobs"),
     ("a", {"logprobs": True}, "logprobs"),
@@ -79,6 +80,22 @@ def test_one_wrong_request_of_a_list_refuses_the_list_before_any_runs(engine):
     assert engine.stats().totals.submitted == before
 
 
+@pytest.mark.parametrize("one", ["hello", Request("hello"), b"hello", {"a": 1}, None, 5])
+def test_a_single_request_is_no_list_of_its_letters(engine, one):
+    before = engine.stats().totals.submitted
+    with pytest.raises(InputError, match="requests must be a list"):
+        engine.generate(one, max_tokens=2)
+    assert engine.stats().totals.submitted == before
+
+
+def test_a_request_that_was_not_checked_is_refused_and_stops_nobody(engine):
+    good = engine.check("a", max_tokens=1)
+    for wrong in (Request("a"), "a", None):
+        with pytest.raises(InputError, match="no checked request"):
+            engine.submit_all([(0, good), (1, wrong)], lambda news: None)
+    assert engine.failure is None and len(engine.submit("a", max_tokens=1).result(60).tokens) == 1
+
+
 def test_the_last_position_of_the_context_and_of_the_pages_can_be_used(model):
     with Engine(model, Limits(pages=12)) as engine:  # 192 positions
         assert len(engine.submit("x" * 100, max_tokens=92, ignore_eos=True).result(60).tokens) == 92
@@ -98,6 +115,15 @@ def test_a_diagnostic_attention_is_refused_and_not_served_under_the_promise(mode
 def test_a_request_is_its_fields_and_changes_make_another(engine):
     request = Request("abc", max_tokens=3)
     assert engine.check(request, max_tokens=4).max_tokens == 4 and request.max_tokens == 3
+
+
+@pytest.mark.parametrize("wrong", [{"limits": {"pages": 4}}, {"limits": 4}, {"share_prefixes": "no"}])
+def test_an_engine_of_other_things_than_it_takes_is_refused(model, wrong):
+    (name,) = wrong
+    with pytest.raises(InputError, match=f"{name} .* must be a "):
+        Engine(model, **wrong)
+    with pytest.raises(InputError, match="model 'smollm2' must be a Model"):
+        Engine("smollm2")
 
 
 def test_a_closed_engine_takes_nothing(model):

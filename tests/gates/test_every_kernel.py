@@ -10,7 +10,7 @@ from crucible import device as devices
 from crucible.attention import dispatch, fast
 from crucible.attention.plan import plan_of
 from crucible.attention.run import run
-from crucible.bench.attention_shapes import LAYER, case
+from crucible.attention.shapes import LAYER, case
 from crucible.device.counted import Counted
 from crucible.device.dry import Dry
 from crucible.errors import UnsupportedError

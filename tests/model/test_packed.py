@@ -1,5 +1,7 @@
 """The model by its CUDA sources: the bits of the cpu device packed, alone, in chunks, eager and replayed."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -278,6 +280,39 @@ def test_a_topology_is_captured_once_it_outlasts_the_patience(make_tiny, on):
     assert paths == ["eager"] * 3 + ["captured", "graph"]
     for one in found[1:]:
         assert_same_bits(found[0], one, "passes")
+
+
+def test_an_idle_moment_captures_what_ran_and_its_replay_has_the_eager_bits(make_tiny, on):
+    model = make_tiny("f32", on=on, **GEOMETRIES["llama-g2-d64"])
+    cache = new_cache(model, 8)
+    graphs = model.transformer.captures(cache)
+    graphs.patience = dict.fromkeys(LIMITS, 99)
+    forward, capture_wish = (
+        model.transformer.forward,
+        functools.partial(model.transformer.capture_wish, cache),
+    )
+    steps = {
+        "single": (IDS[:5], [Slice(0, 0, 5)]),
+        "packed": (IDS[:9], [Slice(0, 0, 5), Slice(1, 0, 4)]),
+        "decode": (IDS[:2], [Slice(0, 5, 1), Slice(1, 4, 1)]),
+    }
+    for kind, step in steps.items():
+        eager = host(model, forward(*step, cache))
+        assert capture_wish() == (kind == "decode"), "what ran once hardly comes again, but a decode step"
+        assert_same_bits(eager, host(model, forward(*step, cache)), "passes")
+        assert capture_wish() == (kind != "decode") and not capture_wish()
+        assert graphs.statistics[kind].captures == 1
+        assert_same_bits(eager, host(model, forward(*step, cache)), "passes")
+        assert model.transformer.timing.path == "graph"
+
+
+def test_a_wish_of_another_variant_is_forgotten(make_tiny, on):
+    model = make_tiny("f32", on=on, **GEOMETRIES["llama-g2-d64"])
+    cache = new_cache(model, 8)
+    model.transformer.captures(cache).patience = dict.fromkeys(LIMITS, 99)
+    for variant in ("reference", "reference", "exact"):
+        model.transformer.forward(IDS[:5], [Slice(0, 0, 5)], cache, variant=variant)
+    assert not model.transformer.capture_wish(cache)
 
 
 @pytest.mark.parametrize("end, variant", [(65, "fast-rows"), (120, "fast-rows"), (129, "reference")])

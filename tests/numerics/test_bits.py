@@ -1,5 +1,7 @@
 """Comparison by bits: what is equal, how far apart, what is refused."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -27,6 +29,9 @@ def test_distance_counts_representable_steps_across_zero(dtype):
     assert bits.ulp_distance(np.array([0.0], dtype), np.array([-0.0], dtype)).tolist() == [1]
     widest = bits.ulp_distance(np.array([-np.inf], dtype), np.array([np.inf], dtype))
     assert 0 < int(widest[0]) < bits.NAN_DISTANCE
+    with warnings.catch_warnings():  # scalars warn where arrays do not
+        warnings.simplefilter("error")
+        assert bits.ulp_distance(dtype(-np.inf), dtype(np.inf)) == widest[0]
     nan = np.array([np.nan], dtype)
     assert bits.ulp_distance(nan, np.array([1], dtype)).tolist() == [bits.NAN_DISTANCE]
     assert bits.ulp_distance(nan, nan).tolist() == [0]

@@ -288,3 +288,37 @@ def test_the_markdown_report_has_every_table_of_the_notebooks_once(tmp_path):
     for one in tables:
         assert text.count(one.markdown()) == 1
     assert text.count("### Resources") == 1
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cannot write .*run\.json: .*file is not a folder"):
+        driver.new_folder(tmp_path / "file" / "run", "x")
+
+
+@pytest.mark.parametrize("section", ["common", "02_good"])
+def test_a_set_cannot_lead_records_elsewhere(two, section):
+    with pytest.raises(InputError, match=f"{section} sets output_dir, which the report sets itself"):
+        resolve({section: {"output_dir": "/elsewhere"}}, two)
+
+
+@pytest.mark.parametrize("text", ["01_bad: {rows: 1, rows: 2}\n", "01_bad: {rows: 1}\n01_bad: {rows: 2}\n"])
+def test_a_name_that_stands_twice_in_a_set_is_refused(tmp_path, text):
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"x\.yaml: (rows|01_bad) stands twice"):
+        read_set(tmp_path / "x.yaml")
+
+
+def test_a_page_stays_until_the_next_one_is_whole(tmp_path, monkeypatch):
+    run = driver.execute([], {}, tmp_path / "run")
+    before = [path.read_bytes() for path in assemble(run)]
+    run.outcomes = [driver.Outcome("01_bad", "failed", 1.0, None, {}, "why")]
+
+    def full(self, *_, **__):
+        self.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(InputError, match=r"cannot write .*report\.md: No space left on device"):
+        assemble(run)
+    assert [(run.folder / name).read_bytes() for name in ("report.md", "report.html")] == before

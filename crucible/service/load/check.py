@@ -4,8 +4,8 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from importlib.metadata import version
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -33,12 +33,21 @@ METRICS: dict[str, tuple[str, Callable[[Sequence[Sample]], float]]] = {
 
 @dataclass(frozen=True)
 class Found:
-    """Timed bursts of both clients; burst i of one ran right before or after burst i of the other."""
+    """Timed bursts of both clients; burst i of one ran right before or after burst i of the other.
+
+    `stopped`: a person ended it, and these are the pairs that were complete.
+    """
 
     name: str
     sdk: str
-    ours: list[list[Sample]]
-    theirs: list[list[Sample]]
+    ours: list[list[Sample]] = field(default_factory=list)
+    theirs: list[list[Sample]] = field(default_factory=list)
+    stopped: bool = False
+
+    def cut(self) -> "Found":
+        """The pairs that are complete, of a check that was stopped."""
+        pairs = min(len(self.ours), len(self.theirs))
+        return replace(self, ours=self.ours[:pairs], theirs=self.theirs[:pairs], stopped=True)
 
     @property
     def failed(self) -> dict[str, int]:
@@ -73,6 +82,8 @@ class Found:
         lines += [f"failed: {why} (x{count})" for why, count in self.failed.items()]
         said = f"the clients agree within {AGREE:.0%}" if self.agrees else f"not within {AGREE:.0%}"
         lines.append(f"{said}: {self.name}, openai face, bursts of both in turn")
+        if self.stopped:
+            lines.append(f"interrupted; the figures are those of the first {len(self.ours)} pairs of bursts")
         if any(len(burst) > 1 for burst in self.ours):
             lines.append(
                 "requests sent at once share a step of the engine or miss it by milliseconds, which differ "
@@ -89,11 +100,12 @@ class Found:
             kind="load-check",
             claim=f"the load client's times are within {AGREE:.0%} of an outside client's",
             compared=f"crucible load and a loop over openai {self.sdk}'s completions stream, {self.name}",
-            verdict="pass" if self.agrees else "fail",
+            verdict="measured" if self.stopped else "pass" if self.agrees else "fail",
             elements=count,
             finite=good,
             nonzero=good,
-            facts={f"{name}, difference": round(d, 5) for name, d in self.differences.items()},
+            facts={f"{name}, difference": round(d, 5) for name, d in self.differences.items()}
+            | {"pairs of bursts": len(self.ours), "interrupted": self.stopped},
             samples=tuple(
                 Series(f"{name}, {who}", METRICS[name][0], tuple(values))
                 for name, *both in found
@@ -104,36 +116,51 @@ class Found:
         )
 
 
-async def run(to: Target, plan: Plan, other: Plan, progress: Callable[[], object] = lambda: None) -> Found:
-    """The bursts of `plan` by this client and those of `other` by the SDK, in turn, both on the openai face.
+def begin(plan: Plan) -> Found:
+    """Nothing yet: what `run` fills."""
+    return Found(plan.name, _sdk_version())
+
+
+async def run(
+    found: Found, to: Target, plan: Plan, other: Plan, progress: Callable[[], object] = lambda: None
+) -> None:
+    """The bursts of `plan` by this client and those of `other` by the SDK, in turn, both on the openai face,
+    into `found`, which keeps what is done whatever happens.
 
     `other` has the same lengths and other prompts: a service that shares prefixes would answer the same
     ones faster the second time.
     """
     to, log = replace(to, face="openai"), Log(heard=lambda _: progress())
-    ours, theirs = [], []
     async with _sdk(to) as outside:
         for number, pair in enumerate(zip(plan.bursts, other.bursts, strict=True)):
             warmup = number < plan.warmups
 
             async def own(burst=pair[0], number=number, warmup=warmup):
-                ours.append(await client.run(to, burst, log, number, warmup))
+                taken = await client.run(to, burst, log, number, warmup)
+                if not warmup:
+                    found.ours.append(taken)
 
             async def peer(burst=pair[1], number=number, warmup=warmup):
                 started = (_completion(outside, to.model, ask, log, number, warmup) for ask in burst)
-                theirs.append(list(await asyncio.gather(*started)))
+                taken = list(await asyncio.gather(*started))
+                if not warmup:
+                    found.theirs.append(taken)
 
             for turn in (own, peer) if number % 2 == 0 else (peer, own):
                 await turn()
-    return Found(plan.name, version("openai"), ours[plan.warmups :], theirs[plan.warmups :])
+
+
+def _sdk_version() -> str:
+    try:
+        return version("openai")
+    except PackageNotFoundError:
+        how = f"{sys.executable} -m pip install openai"
+        raise UnavailableError(f"the openai SDK is not installed; run: {how}") from None
 
 
 def _sdk(to: Target) -> Any:
-    try:
-        from openai import AsyncOpenAI
-    except ImportError:
-        how = f"{sys.executable} -m pip install openai"
-        raise UnavailableError(f"the openai SDK is not installed; run: {how}") from None
+    from openai import AsyncOpenAI
+
     return AsyncOpenAI(base_url=f"{to.url}/v1", api_key=to.api_key or "none", max_retries=0)
 
 

@@ -15,13 +15,15 @@ from crucible.service.load.target import Target
 _WARMUP_SEED = 1 << 20  # keeps the prompts of warmups apart from those that are timed
 # What is held at once: the requests of one burst, or all arrivals, and the ids of their prompts.
 MOST_REQUESTS, MOST_ARRIVALS, MOST_IDS = 4096, 65536, 1 << 23
+LONGEST_PLAN = 24 * 3600.0  # seconds until the last arrival is due
 
 
 @dataclass(frozen=True)
 class Plan:
     """`count` bursts in order, each made by `make` when its turn comes; the first `warmups` are kept apart.
 
-    `requests` counts all of them, warmups too; `longest` is the longest prompt, in tokens.
+    `requests` counts all of them, warmups too; `longest` is the longest prompt, in tokens, and `max_tokens`
+    what each request generates.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Plan:
     warmups: int
     requests: int
     longest: int
+    max_tokens: int
     make: Callable[[int], Sequence[Ask]]
 
     @property
@@ -37,11 +40,18 @@ class Plan:
         return map(self.make, range(self.count))
 
     def check(self, context: int | None) -> None:
-        """InputError where a prompt is longer than the service's context, if that is known."""
+        """InputError where a request is longer than the service's context, if that is known."""
         if context is not None and self.longest > context:
             raise InputError(
                 f"a prompt of {self.longest} tokens is longer than the service's context of {context}; "
                 "give shorter ones"
+            )
+        if context is not None and self.longest + self.max_tokens > context:
+            room = context - self.longest
+            raise InputError(
+                f"a prompt of {self.longest} tokens and {self.max_tokens} generated ones exceed the "
+                f"service's context of {context}; give shorter prompts"
+                + (f" or a --max-tokens of at most {room}" if room else "")
             )
 
     async def run(self, to: Target, log: Log) -> None:
@@ -79,7 +89,7 @@ def closed(shape: str, bursts: int, max_tokens: int, warmups: int, seed: int) ->
         return asks.closed([length] * requests, max_tokens, seed, number)
 
     name = f"{bursts} bursts of {shape}, {max_tokens} tokens each, seed {seed}"
-    return Plan(name, count, warmups, count * requests, length, make)
+    return Plan(name, count, warmups, count * requests, length, max_tokens, make)
 
 
 def arriving(
@@ -87,12 +97,18 @@ def arriving(
 ) -> Plan:
     """`warmups` single requests, then `count` arrivals that wait for nothing.
 
-    InputError for more than MOST_ARRIVALS or MOST_IDS tokens in their prompts.
+    InputError for more than MOST_ARRIVALS or MOST_IDS tokens in their prompts, and for arrivals that would
+    take longer than LONGEST_PLAN.
     """
     whole("arrivals", count, 1, MOST_ARRIVALS)
     taken = [lengths[i % len(lengths)] for i in range(count)]
     _check_ids(sum(taken))
     asks.check_arrivals(kind, rate)
+    if (span := (count - (kind == asks.FIXED)) / rate) > LONGEST_PLAN:
+        raise InputError(
+            f"{count} arrivals at {rate:g} a second take {span:.3g} s, more than the {LONGEST_PLAN:g} that a "
+            "run may; give a higher --rate or a smaller --count"
+        )
 
     def make(number: int) -> Sequence[Ask]:
         if number < warmups:
@@ -101,7 +117,7 @@ def arriving(
 
     shown = ",".join(map(str, lengths))
     name = f"{count} {kind} arrivals at {rate:g}/s of {shown} tokens, {max_tokens} each, seed {seed}"
-    return Plan(name, warmups + 1, warmups, warmups + count, max(taken), make)
+    return Plan(name, warmups + 1, warmups, warmups + count, max(taken), max_tokens, make)
 
 
 def _check_ids(count: int) -> None:

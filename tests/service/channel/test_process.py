@@ -193,7 +193,7 @@ class Failing:
     def _nothing(self, *_):
         pass
 
-    set_pages = share_pages = add_page = clear = copy_page = settle = _nothing
+    set_pages = share_pages = add_page = clear = copy_page = settle = prepare = _nothing
 
 
 def test_an_engine_that_fails_tells_every_stream_then_why_and_ends(parent, tiny, monkeypatch, until):

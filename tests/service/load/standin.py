@@ -20,8 +20,7 @@ def expected(prompt, count: int) -> list[int]:
 class StandIn:
     """`first` seconds to the first token and `gap` between events of `together` tokens; `change` (position)
     gives another token there; `refuse` answers 429; `cut` breaks off after that many tokens; `pieces` sends
-    every byte string in two writes; `hold` sends no more after that many tokens; no token is sent before
-    `crowd` requests have come."""
+    every byte string in two writes; `company` sends nothing before so many requests have come."""
 
     def __init__(
         self,
@@ -33,9 +32,9 @@ class StandIn:
         cut=None,
         pieces=False,
         hold=None,
-        crowd=0,
+        company=0,
     ):
-        self.crowd = crowd
+        self.company = company
         self.first, self.gap, self.together = first, gap, together
         self.change, self.refuse, self.cut, self.pieces, self.hold = change, refuse, cut, pieces, hold
         self.seen: list[dict] = []
@@ -79,12 +78,11 @@ class StandIn:
         writer.write(
             b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-type: text/event-stream\r\n\r\n"
         )
-        async with asyncio.timeout(30):
-            while len(self.seen) < self.crowd:
-                await asyncio.sleep(0.001)
         tokens = expected(asked["prompt"], asked["max_tokens"])
         if self.change is not None and self.change < len(tokens):
             tokens[self.change] += 1
+        while len(self.seen) < self.company:
+            await asyncio.sleep(0)
         for at in range(0, len(tokens), self.together):
             await asyncio.sleep(self.gap if at else self.first)
             if self.cut is not None and at >= self.cut:

@@ -42,7 +42,7 @@ def test_every_token_has_a_time_and_the_tokens_are_the_servers():
     for sample, ask in zip(samples, asks, strict=True):
         assert sample.good and list(sample.tokens) == standin.expected(ask.prompt, 8)
         assert sample.digest == digest(sample.tokens) and len(sample.times) == 8
-        assert list(sample.times) == sorted(sample.times) and sample.shared == 0
+        assert list(sample.times) == sorted(sample.times) and list(sample.events) == list(range(8))
         assert sample.sent <= sample.times[0] <= sample.times[-1] <= sample.end
         assert sample.server["first_token"] == 0.0
     assert sorted(len(body["prompt"]) for body in server.seen) == [5, 9, 30]
@@ -51,8 +51,9 @@ def test_every_token_has_a_time_and_the_tokens_are_the_servers():
 
 def test_tokens_of_one_event_share_a_time_and_are_counted():
     (sample,), _ = run(closed([4], 10, 1, 0), together=4)
-    assert sample.shared == 7 and len(sample.arrivals) == 3 and len(sample.gaps) == 2
-    assert len(set(sample.times)) == 3 and sample.events[0] == sample.events[3] != sample.events[4]
+    assert sample.events == (0,) * 4 + (1,) * 4 + (2,) * 2
+    assert all(len(set(sample.times[at : at + 4])) == 1 for at in (0, 4, 8))
+    assert sample.shared == 10 - len(sample.arrivals) and len(sample.gaps) == len(sample.arrivals) - 1
 
 
 def test_events_that_come_in_pieces_are_the_same_events():
@@ -60,10 +61,9 @@ def test_events_that_come_in_pieces_are_the_same_events():
     assert [s.tokens for s in run(asks, pieces=True)[0]] == [s.tokens for s in run(asks)[0]]
 
 
-def test_no_token_is_earlier_than_the_server_sends_it():
+def test_no_token_is_earlier_than_the_server_sent_it():
     (sample,), _ = run(closed([4], 4, 1, 0), first=0.02, gap=0.01)
-    assert sample.ttft >= 0.02
-    assert all(at >= sample.sent + 0.02 + 0.01 * i for i, at in enumerate(sample.times))
+    assert all(at - sample.sent >= 0.02 + 0.009 * i for i, at in enumerate(sample.times))
 
 
 def test_a_request_waits_for_the_tokens_of_another():
@@ -166,7 +166,7 @@ def test_arrivals_repeat_by_seed():
 
 def test_open_arrivals_do_not_wait_for_one_another():
     asks = open_arrivals("fixed", 200, [3], 4, 3, 1)
-    samples, _ = run(asks, crowd=4)
+    samples, _ = run(asks, company=4)  # nobody gets a token before all four have come
     assert samples[3].sent < samples[0].times[0]
     assert all(s.sent >= s.planned for s in samples)
 

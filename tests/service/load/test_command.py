@@ -16,7 +16,7 @@ from crucible.engine.request import Request
 from crucible.errors import InputError
 from crucible.evidence.record import load as load_record
 from crucible.gates import http_recording
-from crucible.service.load import asks, plan, samples
+from crucible.service.load import asks, check, plan, samples
 from crucible.service.load.asks import closed
 from crucible.service.state import Settings
 
@@ -81,6 +81,29 @@ def test_the_check_against_the_sdk_measures_both_clients_in_turn(crucible, tiny_
     assert all(len(s.values) == 2 for s in made.samples)
 
 
+def test_a_check_that_is_stopped_writes_the_pairs_that_are_complete(
+    crucible, tiny_server, tmp_path, monkeypatch
+):
+    pytest.importorskip("openai")
+    sent = check.client.run
+
+    async def stopped(to, asks, log, burst, warmup):
+        if burst == 3:  # of four: a warmup, two pairs, and the SDK's part of a third
+            raise KeyboardInterrupt
+        return await sent(to, asks, log, burst, warmup)
+
+    monkeypatch.setattr(check.client, "run", stopped)
+    raw, record = tmp_path / "raw.json.gz", tmp_path / "check.json"
+    code, out, _ = crucible(
+        *("load", "--url", tiny_server.url, "--shape", "1x9", "--bursts", 3, "--max-tokens", 4),
+        *("--check-against", "openai", "--raw", raw, "--json", record),
+    )
+    (made,) = load_record(record)
+    assert code == 130 and "interrupted; the figures are those of the first 2 pairs" in out
+    assert made.verdict == "measured" and made.facts["pairs of bursts"] == 2 and made.facts["interrupted"]
+    assert [s.burst for s in samples.load(raw)[0]] == [1, 2, 1, 2]
+
+
 def test_a_recording_names_the_service_that_answered_and_holds_it_to_itself(crucible, tiny_server, tmp_path):
     answers, record = tmp_path / "a.json.gz", tmp_path / "a.json"
     http = ("gate", "http", "--url", tiny_server.url)
@@ -139,6 +162,14 @@ def test_a_prompt_longer_than_the_services_context_is_refused_before_it_is_made(
         assert len(err.splitlines()) == 1
 
 
+def test_more_tokens_than_the_service_has_room_for_are_refused_before_anything_is_sent(crucible, tiny_server):
+    context = tiny_server.service.backend.card.config.context
+    for length, offered in ((9, f" or a --max-tokens of at most {context - 9}\n"), (context, "prompts\n")):
+        how = ("--shape", f"1x{length}", "--max-tokens", context - 8)
+        code, out, err = crucible("load", "--url", tiny_server.url, *how)
+        assert code == 2 and not out and err.endswith(offered) and len(err.splitlines()) == 1
+
+
 def test_bursts_are_made_one_at_a_time(monkeypatch):
     made = []
     monkeypatch.setattr(plan.asks, "closed", lambda lengths, *rest: made.append(rest[-1]) or [])
@@ -157,6 +188,13 @@ REFUSED = [
     (("load", "--arrivals", "bursty"), "choose fixed or poisson"),
     (("load", "--arrivals", "fixed", "--lengths", "3,x"), "with commas"),
     (("load", "--shape", "2x8", "--arrivals", "fixed"), "--shape: of bursts and not of --arrivals"),
+    (("load", "--arrivals", "fixed", "--rate", "1e-300", "--count", "2"), "give a higher --rate"),
+    (
+        ("load", "--arrivals", "poisson", "--rate", "5e-324", "--count", "1"),
+        "take inf s, more than the 86400",
+    ),
+    (("load", "--raw", "x", "--json", "./x"), "--raw and --json both name x; give each a file of its own"),
+    (("sweep", "--json", "x.svg", "--plot", "x.svg"), "--json and --plot both name x.svg"),
     (("load", "--check-against", "curl"), "choose openai"),
     (("gate", "http", "--record", "a", "--url", "http://localhost:9", "--model", "x"), "leave out --model"),
     (("gate", "http", "--record", "a", "--url", "http://localhost:9"), "start one with crucible serve"),
@@ -263,9 +301,26 @@ def test_a_demand_of_a_workload_that_is_not_run_is_refused():
 
 def test_a_workload_that_the_model_has_no_room_for_is_refused():
     chosen = cli_ab.choose(False, ["4x512", "1x941"], None, None)
-    cli_ab.refuse_too_long(chosen, 941)
+    cli_ab.refuse_too_long(chosen, 941 + 64)
     with pytest.raises(InputError, match=r"workload 1x941 has a prompt of 941 tokens .* context is 940"):
         cli_ab.refuse_too_long(chosen, 940)
+    with pytest.raises(InputError, match=r"1x941 reaches 1005 positions .* context is 1004; give"):
+        cli_ab.refuse_too_long(chosen, 1004)
+
+
+@pytest.mark.parametrize("command", ["ab", "sweep"])
+def test_requests_that_no_service_could_answer_are_no_verdict_on_a_candidate(crucible, command, monkeypatch):
+    run = "crucible.bench.ab_runs.Campaign.run"
+    monkeypatch.setattr(run, lambda *_: pytest.fail("a service was started"))
+    code, _, err = crucible(command, "--model", "synthetic-2x64", "--quick", "--tokens", 500)
+    assert code == 2 and "reaches 3033 positions" in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["ab", "sweep"])
+def test_raw_samples_that_cannot_be_written_are_refused_before_anything_runs(crucible, command, tmp_path):
+    (tmp_path / "x.raw.json.gz").mkdir()
+    code, _, err = crucible(command, "--model", "synthetic-2x64", "--json", tmp_path / "x.json")
+    assert code == 2 and "x.raw.json.gz: it is not a regular file" in err
 
 
 def test_a_load_that_is_stopped_writes_what_is_done(crucible, tiny_server, tmp_path, monkeypatch):

@@ -115,6 +115,8 @@ class Scripted:
 
     def settle(self): ...
 
+    def prepare(self): ...
+
 
 @contextlib.contextmanager
 def scripted_server(tiny, tiny_server, limits: Limits, settings: Settings, **script):

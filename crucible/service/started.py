@@ -1,4 +1,4 @@
-"""A side of a comparison: a fresh service process with its own build, variant and limits."""
+"""A service in a process of its own, with its own build, variant and limits: started, waited for, ended."""
 
 import contextlib
 import functools
@@ -38,9 +38,13 @@ class Build:
     checkout: str = ""
 
     def environment(self) -> dict[str, str]:
-        """Variables of its processes; the caller's PYTHONPATH and commit's name reach no other build."""
+        """Variables of its processes; the caller's PYTHONPATH and commit's name reach no other build.
+
+        Nor does a key reach a service: who starts one here sends none.
+        """
         ours = self == own_build()
-        kept = {name: v for name, v in os.environ.items() if ours or name != "CRUCIBLE_COMMIT"}
+        left_out = {"CRUCIBLE_API_KEY"} if ours else {"CRUCIBLE_API_KEY", "CRUCIBLE_COMMIT"}
+        kept = {name: value for name, value in os.environ.items() if name not in left_out}
         beside = kept.get("PYTHONPATH", "") if ours else ""
         return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, (self.checkout, beside)))}
 
@@ -139,13 +143,15 @@ def _wait(process: subprocess.Popen, ports: Path, said, name: str) -> int:
 
 def _end(process: subprocess.Popen) -> None:
     """Ask it to stop; whatever is left of its session after that is killed."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    try:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END)
+    finally:  # a second Ctrl-C does not wait, and leaves nothing behind either
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def arguments(model: str, mode: str, device: str, more: Sequence[str] = ()) -> tuple[str, ...]:

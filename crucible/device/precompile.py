@@ -1,4 +1,4 @@
-"""CUBINs of many kernels before a benchmark needs them: side by side in processes, into the shared cache."""
+"""CUBINs of many kernels before they are needed: side by side in processes, into the shared cache."""
 
 import os
 from collections.abc import Iterable
