@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
-from crucible.bench import ab_sides
 from crucible.cli.main import main
 from crucible.cli.signals import term_is_interrupt
+from crucible.service import started
 
 GATE, RATES = ("gate", "service", "--quick"), ("--seconds", "1")
 REFUSED = [
@@ -34,7 +34,7 @@ def test_what_cannot_be_run_is_refused_before_a_service_is_started(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr("sys.argv", ["crucible", *arguments])
-    monkeypatch.setattr(ab_sides.Side, "running", lambda self: pytest.fail("a service was started"))
+    monkeypatch.setattr(started.Side, "running", lambda self: pytest.fail("a service was started"))
     with pytest.raises(SystemExit) as ended:
         main()
     err = capsys.readouterr().err
@@ -74,7 +74,7 @@ def test_a_gate_that_is_told_to_end_ends_its_service(arguments, monkeypatch, cap
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["crucible", *arguments, "--model", "synthetic-2x64"])
-    monkeypatch.setattr(ab_sides.Side, "running", lambda self: Running())
+    monkeypatch.setattr(started.Side, "running", lambda self: Running())
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 130 and "interrupted" in capsys.readouterr().err
