@@ -52,7 +52,7 @@ def check_writable(path: Path | str) -> None:
     path = Path(path).absolute()
     try:
         other = path.exists() and not path.is_file()
-        above = next(parent for parent in path.parents if os.path.lexists(parent))
+        above = next((parent for parent in path.parents if os.path.lexists(parent)), path)  # of /, itself
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write {shown(path)}: {getattr(error, 'strerror', '') or error}") from None
     if other:

@@ -3,9 +3,16 @@
 import collections
 import functools
 
+import hypothesis
 import pytest
 
 from crucible.device.cpu import CpuDevice, available_levels
+
+# An example that a busy machine held up is no slow example.
+hypothesis.settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("patient")
 
 
 def pytest_addoption(parser):

@@ -127,19 +127,15 @@ def refuse_unrun(demands: list, workloads: list) -> None:
 
 def run(sides: list, workloads: list, rounds: int) -> Any:
     """The campaign of all rounds, with a progress bar of bursts on stderr; SIGTERM ends it as Ctrl-C does."""
-    import signal
-
     from tqdm import tqdm
 
     from crucible.bench.ab_runs import Campaign
+    from crucible.cli.signals import term_is_interrupt
 
     total = len(sides) * rounds * sum(w.bursts + 1 for w in workloads)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # no service is left behind
-    try:
-        with tqdm(total=total, unit="burst", leave=False, disable=None, file=sys.stderr) as bar:
-            return Campaign(sides, workloads).run(rounds, bar.set_description, bar.update)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    bars = tqdm(total=total, unit="burst", leave=False, disable=None, file=sys.stderr)
+    with term_is_interrupt(), bars as bar:
+        return Campaign(sides, workloads).run(rounds, bar.set_description, bar.update)
 
 
 def have_model(name: str) -> int:

@@ -22,7 +22,9 @@ def service(
     tokens: Annotated[int, typer.Option(min=1, help="Tokens of each stream.")] = 64,
     apart: Annotated[
         float,
-        typer.Option(min=0, help="Milliseconds from one stream's beginning to the next; 0: all at once."),
+        typer.Option(
+            min=0, max=60_000, help="Milliseconds from one stream's beginning to the next; 0: all at once."
+        ),
     ] = 0.0,
     rounds: Rounds = 5,
     json: Json = None,

@@ -41,7 +41,10 @@ def http(
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens a request, when recording; 24.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of prompts and draws, when recording; 20260908.")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, max=(1 << 63) - 1, help="Of prompts and draws, when recording; 20260908."),
+    ] = None,
     json: Json = None,
 ) -> None:
     """Record what a service answers on every face, or hold another build to such a recording.
@@ -55,6 +58,7 @@ def http(
 
     from tqdm import tqdm
 
+    from crucible.cli.signals import term_is_interrupt
     from crucible.gates import http_facts, http_recording
     from crucible.gates import http_oracle as oracle
     from crucible.gates.http_record import to_record
@@ -76,7 +80,7 @@ def http(
         json=json,
     )
     facts, expected = http_recording.load(against) if against else ({}, [])
-    with contextlib.ExitStack() as stack:
+    with term_is_interrupt(), contextlib.ExitStack() as stack:
         if url is not None:
             key = os.environ.get("CRUCIBLE_API_KEY") if api_key is None else api_key
             to, known = target(url, api_key=key), {"build": http_facts.UNKNOWN}

@@ -31,9 +31,11 @@ def service(
         float | None, typer.Option(min=1, max=600, help="Of the phase below capacity; the other has half.")
     ] = None,
     queue: Annotated[
-        int | None, typer.Option(min=1, help="Requests that may wait; default 64 on cuda, else 8.")
+        int | None, typer.Option(min=1, max=4096, help="Requests that may wait; default 64 on cuda, else 8.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of prompts, arrival times and draws.")] = 20260908,
+    seed: Annotated[
+        int, typer.Option(min=0, max=(1 << 63) - 1, help="Of prompts, arrival times and draws.")
+    ] = 20260908,
     json: Json = None,
 ) -> None:
     """Serve on loopback, below capacity and in overload, and hold every answer to its run alone.
@@ -47,6 +49,7 @@ def service(
 
     from crucible import device as devices
     from crucible.cli.fetch import fetch_if_known
+    from crucible.cli.signals import term_is_interrupt
     from crucible.errors import InputError
     from crucible.gates.service import BELOW, OVER, Load, ServiceGate
     from crucible.gates.service_record import record, summary
@@ -57,18 +60,21 @@ def service(
     target = devices.get(device)
     fast = target.name == "cuda"
     name = model or ("synthetic-2x64" if quick else "synthetic-12x768" if fast else "smollm2")
-    fetch_if_known(name)
     lasting = seconds or (4.0 if quick else 60.0 if fast else 20.0)
     loads = None
     if rate is not None:
+        refuse_rate("--rate", rate, lasting)
+        refuse_rate("--overload", overload, lasting / 2)
         loads = (Load.lasting(BELOW, rate, lasting), Load.lasting(OVER, overload, lasting / 2))
     elif fast and not quick:
         loads = (Load.lasting(BELOW, GPU[0], lasting), Load.lasting(OVER, GPU[1], lasting / 2))
+    fetch_if_known(name)
     most = queue or (64 if fast else 8)
     more = ("--queue", str(most), "--decode-batch", str(64 if fast else 16), "--log-level", "error")
     side = Side("gate", own_build(), arguments(name, mode, device, more))
     interrupted = False
     with (
+        term_is_interrupt(),
         side.running() as server,
         tqdm(desc="alone", unit="request", disable=None, leave=False) as bar,
     ):
@@ -86,3 +92,16 @@ def service(
     about = {"model": name, "mode": mode, "device": target.name, "queue": most}
     made = [record(gate, target.name, about)] if gate.phases else []
     _finish(gate.passed, summary(gate), made, json, interrupted)
+
+
+def refuse_rate(name: str, rate: float, seconds: float) -> None:
+    """InputError for a rate that is none, or of which more requests would come than a client holds."""
+    from crucible.errors import InputError
+    from crucible.service.load.asks import FIXED, check_arrivals
+    from crucible.service.load.plan import MOST_ARRIVALS
+
+    check_arrivals(FIXED, rate)
+    if rate * seconds > MOST_ARRIVALS:
+        raise InputError(
+            f"{name} {rate:g} for {seconds:g} s is more than {MOST_ARRIVALS} requests; ask for fewer"
+        )

@@ -42,8 +42,9 @@ def check_answers(url: str, exchanges: Sequence[Exchange]) -> None:
             why = f"status {one.status}, {_why(one.reply)}"
             raise UnavailableError(f"{url} does not answer {one.name}, so nothing is recorded: {why}")
     if not any(map(tokens, exchanges)):
+        refused = next((f": {_why(one.reply)}" for one in exchanges if one.status >= 400), "")
         raise UnavailableError(
-            f"{url} answered none of {len(exchanges)} requests with tokens; nothing is recorded"
+            f"{url} answered none of {len(exchanges)} requests with tokens, so nothing is recorded{refused}"
         )
 
 

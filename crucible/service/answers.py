@@ -16,14 +16,18 @@ from crucible.service.sse import ClientGone, json_reply
 # anthropic before openai: of a path that both have, its route takes only requests with its header.
 FACES = {"native": native, "anthropic": anthropic, "openai": openai}
 _NATIVE = ("/v1/generate", "/v1/tokenize", "/v1/detokenize")
+_OPENAI = ("/v1/completions", "/v1/chat/completions")
 FORESEEN = (Refusal, CrucibleError, HTTPException, RequestValidationError, ClientDisconnect, ClientGone)
 CLIENT_GONE = 499  # nobody reads it; it tells the log and the metrics why there was no reply
 
 
 def face_of(path: str, headers) -> str:
-    """native, anthropic or openai: by the path, and by the anthropic-version header where they share it."""
+    """native, anthropic or openai: by the path, and by the anthropic-version header where they share it (or
+    neither has it)."""
     if not (path == "/v1" or path.startswith("/v1/")) or path in _NATIVE:
         return "native"
+    if path in _OPENAI:
+        return "openai"
     if path == "/v1/messages" or path.startswith("/v1/messages/") or "anthropic-version" in headers:
         return "anthropic"
     return "openai"

@@ -36,6 +36,14 @@ class Envelope:
         tally = Tally(face_of(scope["path"], headers), "req_" + secrets.token_hex(12))
         scope.setdefault("state", {})["tally"] = tally
         status = 0
+        # A body that waits for our leave: where none is given it never comes, and what follows on the
+        # connection is not to be taken for it.
+        kept_back = headers.get("expect", "").lower() == "100-continue"
+
+        async def received():
+            nonlocal kept_back
+            kept_back = False
+            return await receive()
 
         async def named(message) -> None:
             nonlocal status
@@ -44,13 +52,15 @@ class Envelope:
                 own = [(b"x-request-id", tally.request_id.encode())]
                 if tally.face == "anthropic":
                     own.append((b"request-id", tally.request_id.encode()))
+                if kept_back:
+                    own.append((b"connection", b"close"))
                 message = {**message, "headers": [*message.get("headers", ()), *own]}
             await send(message)
 
         self.service.inflight += 1
         try:
             if lets_in(scope["path"], headers, self.service.settings.api_key):
-                await self.app(scope, receive, named)
+                await self.app(scope, received if kept_back else receive, named)
             else:
                 tally.code = _NO_KEY.code
                 await answer(tally.face, _NO_KEY, tally.request_id)(scope, receive, named)

@@ -78,6 +78,10 @@ class _Taken(Request):
         if kind != "application/json":
             shown = repr(kind[:60]) if kind else "missing"
             raise Refusal(415, f"content-type is {shown}; send application/json", code="not_json")
+        coding = self.headers.get("content-encoding", "identity").strip().lower()
+        if coding != "identity":
+            message = f"content-encoding is {coding[:60]!r}, which is not read; send the JSON as it is"
+            raise Refusal(415, message, code="encoded")
         self._raw = raw = await read(self, settings)
         return parse(raw) if len(raw) <= _IN_THE_LOOP else await asyncio.to_thread(parse, raw)
 

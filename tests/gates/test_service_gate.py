@@ -1,5 +1,6 @@
 """The service gate and the HTTP oracle find what is wrong, and nothing where nothing is."""
 
+import asyncio
 import copy
 import dataclasses
 import gzip
@@ -11,6 +12,7 @@ from crucible.errors import InputError, UnavailableError
 from crucible.evidence.record import to_json
 from crucible.gates import http_facts, http_recording
 from crucible.gates import http_oracle as oracle
+from crucible.gates import service_traffic as traffic
 from crucible.gates.http_record import to_record
 from crucible.gates.service import BELOW, OVER, Load, Phase, ServiceGate
 from crucible.gates.service_record import record, summary
@@ -118,6 +120,39 @@ def test_a_given_rate_that_never_fills_the_queue_needs_no_refusal(capacity, hold
     gate.judge(True)
     assert gate.passed == holds
     assert any("kept up" in line for line in summary(gate))
+
+
+def test_the_capacity_is_that_of_answers_and_not_of_refusals(monkeypatch):
+    """A burst larger than the queue is refused in part, in no time."""
+    sent, answered = [], []
+
+    async def send(to, case):
+        sent.append(case.number)
+        if len(sent) > 8 and sent.count(case.number) < 3:
+            return Answer(case.number, 429, retry_after="1")
+        answered.append(case.number)
+        return Answer(case.number, 200)
+
+    async def stats(to):
+        return {"limits": {"queue": 8, "decode_batch": 16}}
+
+    monkeypatch.setattr(traffic, "send", send)
+    monkeypatch.setattr(traffic, "stats", stats)
+    gate = ServiceGate(Target("127.0.0.1", 1), 1)
+    some = traffic.cases(16, 4, 1)
+    below, over = asyncio.run(gate._loads(some))
+    assert sorted(answered) == list(range(16)) and len(sent) == 8 + 3 * 8
+    assert below.rate < gate.capacity < over.rate
+
+
+def test_a_capacity_that_cannot_be_measured_is_said(monkeypatch):
+    async def send(to, case):
+        return Answer(case.number, 503)
+
+    monkeypatch.setattr(traffic, "send", send)
+    gate = ServiceGate(Target("127.0.0.1", 1), 1)
+    with pytest.raises(UnavailableError, match="request 0 is not answered among others: status 503"):
+        asyncio.run(gate._loads(traffic.cases(1, 4, 1)))
 
 
 def test_a_run_in_which_all_is_well_passes():
@@ -245,6 +280,11 @@ def test_answers_that_are_none_are_not_recorded():
         http_recording.check_answers("there", refused)
     with pytest.raises(UnavailableError, match="none of 11 requests with tokens"):
         http_recording.check_answers("there", [dataclasses.replace(e, reply={}) for e in answers()])
+    too_long = {"error": {"message": "max_tokens 99999 is beyond the context"}}
+    with pytest.raises(UnavailableError, match="nothing is recorded: max_tokens 99999 is beyond"):
+        http_recording.check_answers(
+            "there", [dataclasses.replace(e, status=400, reply=too_long) for e in answers()]
+        )
 
 
 def test_a_service_of_another_model_mode_or_contract_is_not_held_to_the_recording():

@@ -26,7 +26,7 @@ _WHEN = {
     404: "there is no such model",
     408: "the body did not arrive in time",
     413: "the body is too large",
-    415: "the body is not application/json",
+    415: "the body is not application/json, or compressed",
     429: "as many requests wait as may; come again after Retry-After seconds",
     500: "the request failed",
     503: "the engine is loading, stopping or dead",

@@ -11,7 +11,7 @@ _WHEN = {
     401: "no API key, or another",
     408: "the body did not arrive in time",
     413: "the body is too large",
-    415: "the body is not application/json",
+    415: "the body is not application/json, or compressed",
     422: "a field is unknown, missing or out of its limits",
     429: "the queue is full",
     500: "the request failed",

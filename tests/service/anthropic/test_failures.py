@@ -1,5 +1,7 @@
 """Errors that are no fault of a field: keys, bodies, overload, a service that stops, an engine that dies."""
 
+import contextlib
+import http.client
 import json
 
 import anthropic
@@ -96,18 +98,13 @@ def test_a_path_that_is_not_there_is_not_found(client, refused):
 
 def test_a_slow_body_is_a_timeout(serve, tiny):
     server = serve(tiny, settings=Settings("tiny", read_timeout=0.05))
-
-    def never():
-        yield b'{"model": '
-        import time
-
-        time.sleep(0.3)
-        yield b'"tiny"}'
-
-    reply = httpx.post(
-        f"{server.url}/v1/messages", content=never(), headers={"content-type": "application/json"}
-    )
-    assert (reply.status_code, reply.json()["error"]["type"]) == (408, "timeout_error")
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as line:
+        line.putrequest("POST", "/v1/messages")
+        line.putheader("content-type", "application/json")
+        line.putheader("content-length", "17")
+        line.endheaders(b'{"model": ')  # the rest never comes
+        reply = line.getresponse()
+        assert (reply.status, json.load(reply)["error"]["type"]) == (408, "timeout_error")
 
 
 def test_a_full_queue_is_a_rate_limit_error_that_says_when_to_come_again(
@@ -160,7 +157,10 @@ def test_an_engine_that_dies_ends_a_stream_with_an_error_event(serve, tiny, gate
         with (
             pytest.raises(anthropic.APIStatusError) as caught,
             client.messages.stream(
-                model="tiny", max_tokens=9, messages=[{"role": "user", "content": "Hello"}]
+                model="tiny",
+                max_tokens=9,
+                messages=[{"role": "user", "content": "Hello"}],
+                extra_body=SEED,  # whose first tokens are text, and no end
             ) as events,
         ):
             gate.let(2)

@@ -10,7 +10,10 @@ HI = [{"role": "user", "content": "hi"}]
 
 @dataclass(frozen=True)
 class Face:
-    """A path that generates, the least body for it, and how an error of the face is read."""
+    """A path that generates, a small body for it, and how an error of the face is read.
+
+    The seed is of an answer of two tokens: one that is drawn may end the answer before.
+    """
 
     name: str
     path: str
@@ -30,12 +33,12 @@ class Face:
 KEYS = {"native": {"error", "request_id"}, "openai": {"error"}, "anthropic": {"type", "error", "request_id"}}
 FACES = [
     Face("native", "/v1/generate", {"prompt": "hi", "max_tokens": 2}),
-    Face("openai", "/v1/completions", {"model": "tiny", "prompt": "hi", "max_tokens": 2}),
-    Face("openai", "/v1/chat/completions", {"model": "tiny", "messages": HI, "max_tokens": 2}),
+    Face("openai", "/v1/completions", {"model": "tiny", "prompt": "hi", "max_tokens": 2, "seed": 1}),
+    Face("openai", "/v1/chat/completions", {"model": "tiny", "messages": HI, "max_tokens": 2, "seed": 1}),
     Face(
         "anthropic",
         "/v1/messages",
-        {"model": "tiny", "messages": HI, "max_tokens": 2},
+        {"model": "tiny", "messages": HI, "max_tokens": 2, "seed": 1},
         headers=(("anthropic-version", "2023-06-01"),),
     ),
 ]
@@ -49,7 +52,7 @@ def face(request) -> Face:
 
 @pytest.fixture
 def post():
-    """post(server, face, **options) -> its reply; the face's least body, or `json` or `content`."""
+    """post(server, face, **options) -> its reply; the face's own body, or `json` or `content`."""
 
     def post(server, face: Face, headers=None, **options) -> httpx.Response:
         options = options if {"json", "content"} & options.keys() else {"json": face.body, **options}

@@ -1,5 +1,6 @@
 """Bodies that no face takes, and what every face says to them."""
 
+import gzip
 import json
 import socket
 
@@ -119,6 +120,14 @@ def test_a_body_that_is_not_called_json_is_a_415(tiny_server, post, face, kind):
 def test_json_may_be_spelled_with_a_charset_and_capitals(tiny_server, post, face, kind):
     reply = post(tiny_server, face, content=json.dumps(face.body), headers={"content-type": kind})
     assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.parametrize("coding, status", [("gzip", 415), ("br, gzip", 415), ("identity", 200)])
+def test_a_compressed_body_is_a_415_that_names_its_coding(tiny_server, post, face, coding, status):
+    raw = json.dumps(face.body).encode()
+    content = raw if status == 200 else gzip.compress(raw)
+    reply = post(tiny_server, face, content=content, headers={**JSON, "content-encoding": coding})
+    assert reply.status_code == status and (status == 200 or repr(coding) in face.said(reply))
 
 
 def test_a_body_of_10_mb_is_a_413(tiny_server, post, face):

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,52 @@ from crucible.service.channel.protocol import Load
 from crucible.service.channel.remote import RemoteBackend
 
 MINUTE = 60.0
+# Python runs it first in every process: one that is an engine's looks at the folder for what `brake` left.
+_BRAKE = """
+import sys, time
+from pathlib import Path
+
+folder = Path(__file__).parent
+if "crucible.service.channel.worker" in sys.orig_argv:
+    until = time.monotonic() + 60
+    while (folder / "hold").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    from crucible.engine.runner import ModelRunner
+
+    run = ModelRunner.run
+
+    def slowly(self, parts):
+        if (folder / "slow").exists():
+            time.sleep(0.05)
+        return run(self, parts)
+
+    ModelRunner.run = slowly
+"""
+
+
+@pytest.fixture(scope="package")
+def _brakes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("brakes")
+    (folder / "sitecustomize.py").write_text(_BRAKE)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        yield folder
+
+
+@pytest.fixture
+def brake(_brakes: Path):
+    """`with brake("slow")`: a step of any engine's process takes 50 ms more, so that a long request still
+    runs whenever a test gets to what it does to it. `with brake("hold")`: no engine begins to load."""
+
+    @contextlib.contextmanager
+    def on(name: str):
+        (_brakes / name).touch()
+        try:
+            yield
+        finally:
+            (_brakes / name).unlink()
+
+    return on
 
 
 class Channel:
@@ -84,14 +132,14 @@ def opened(limits: Limits | None = None, start: bool = True, **options):
 
 
 @pytest.fixture
-def open_channel():
+def open_channel(_brakes):
     """open_channel(limits, start=True, **options of RemoteBackend) -> Channel, ended after the test."""
     with contextlib.ExitStack() as stack:
         yield lambda *args, **options: stack.enter_context(opened(*args, **options))
 
 
 @pytest.fixture(scope="package")
-def channel():
+def channel(_brakes):
     """One Channel for all tests that leave their engine as it was; at its end every page is back."""
     with opened(Limits(queue=24, pages=256)) as made:
         yield made

@@ -44,34 +44,36 @@ def first_tokens(channel, stream, count: int) -> list:
     return channel.run(some())
 
 
-def test_a_killed_engine_fails_its_streams_and_is_replaced(open_channel, alone, until):
+def test_a_killed_engine_fails_its_streams_and_is_replaced(open_channel, alone, until, brake):
     changes, wanted = [], alone(LONG).tokens
     channel = open_channel(
-        restart=Restart(first=0.5), changed=lambda: changes.append(channel.backend.failure)
+        restart=Restart(first=0.05), changed=lambda: changes.append(channel.backend.failure)
     )
     backend, first = channel.backend, channel.backend.pid
-    one, other = channel.submit(LONG, LONG)
-    begun = first_tokens(channel, one, 3)
-    os.kill(first, signal.SIGKILL)
-    for stream, heard in ((one, begun), (other, [])):
-        rest, error = channel.collect(stream)
-        tokens = [token.token for token in heard + rest]
-        assert isinstance(error, EngineStopped) and "was killed by SIGKILL" in str(error)
-        assert tokens and tokens == wanted[: len(tokens)]
-    with pytest.raises(EngineStopped, match="killed by SIGKILL; a new one starts"):
-        channel.submit(SHORT)
+    with brake("hold"), brake("slow"):
+        one, other = channel.submit(LONG, LONG)
+        begun = first_tokens(channel, one, 3)
+        os.kill(first, signal.SIGKILL)
+        for stream, heard in ((one, begun), (other, [])):
+            rest, error = channel.collect(stream)
+            tokens = [token.token for token in heard + rest]
+            assert isinstance(error, EngineStopped) and "was killed by SIGKILL" in str(error)
+            assert tokens and tokens == wanted[: len(tokens)]
+        with pytest.raises(EngineStopped, match="killed by SIGKILL; a new one starts"):
+            channel.submit(SHORT)
     until(lambda: backend.failure is None and backend.restarts == 1, "another engine runs")
     assert backend.pid != first and not backend.gone.is_set()
     assert channel.results(SHORT, SHORT) == [alone(SHORT)] * 2
     assert len(changes) == 2 and changes[1] is None
 
 
-def test_without_a_restart_a_killed_engine_stays_dead(open_channel):
+def test_without_a_restart_a_killed_engine_stays_dead(open_channel, brake):
     channel = open_channel()
-    (stream,) = channel.submit(LONG)
-    stats = channel.backend.stats()
-    os.kill(channel.backend.pid, signal.SIGKILL)
-    assert isinstance(channel.collect(stream)[1], EngineStopped)
+    with brake("slow"):
+        (stream,) = channel.submit(LONG)
+        stats = channel.backend.stats()
+        os.kill(channel.backend.pid, signal.SIGKILL)
+        assert isinstance(channel.collect(stream)[1], EngineStopped)
     with pytest.raises(EngineStopped):
         channel.run(stats)
     channel.run(channel.backend.gone.wait())
@@ -96,11 +98,12 @@ def test_signals_meant_for_the_parent_do_not_end_the_engine_and_closing_drains_i
         channel.submit(SHORT)
 
 
-def test_closing_without_time_cancels_what_runs_and_every_page_comes_back(open_channel):
+def test_closing_without_time_cancels_what_runs_and_every_page_comes_back(open_channel, brake):
     channel = open_channel(Limits(decode_batch=1, pages=128))
-    streams = channel.submit(LONG, LONG)
-    begun = first_tokens(channel, streams[0], 1)
-    channel.run(channel.backend.close())
+    with brake("slow"):
+        streams = channel.submit(LONG, LONG)
+        begun = first_tokens(channel, streams[0], 1)
+        channel.run(channel.backend.close())
     (*rest, ended), (waited,) = (channel.collect(stream)[0] for stream in streams)
     assert isinstance(ended, Result) and ended.finish_reason == waited.finish_reason == "cancelled"
     assert len(ended.tokens) == len(begun) + len(rest) and waited.tokens == []

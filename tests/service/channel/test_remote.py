@@ -73,11 +73,10 @@ def test_more_than_the_queue_takes_is_refused_whole_and_the_rest_goes_on(channel
     assert not channel.backend._streams and not channel.backend._waiting
 
 
-def test_a_cancelled_stream_ends_with_what_it_has_and_gives_its_pages_back(channel, alone):
+def test_a_cancelled_stream_ends_with_what_it_has_and_gives_its_pages_back(channel, alone, brake):
     wanted = Request("never ends", 900, ignore_eos=True)
-    (stream,) = channel.submit(wanted)
 
-    async def some():
+    async def some(stream):
         found = []
         async for batch in stream:
             found += batch
@@ -85,14 +84,16 @@ def test_a_cancelled_stream_ends_with_what_it_has_and_gives_its_pages_back(chann
                 stream.cancel()
         return found
 
-    *tokens, result = channel.run(some())
+    with brake("slow"):
+        (stream,) = channel.submit(wanted)
+        *tokens, result = channel.run(some(stream))
     assert result.finish_reason == "cancelled" and 3 <= len(result.tokens) < 900
     assert result.tokens == alone(wanted).tokens[: len(result.tokens)] == [token.token for token in tokens]
     stats = channel.stats()
     assert (stats.waiting, stats.running, stats.pages_used) == (0, 0, 0)
 
 
-def test_a_caller_who_gives_up_while_submitting_leaves_nothing_running(channel, until):
+def test_a_caller_who_gives_up_while_submitting_leaves_nothing_running(channel, until, brake):
     checked = channel.backend.check(Request("never ends", 900, ignore_eos=True))
 
     async def give_up():
@@ -102,8 +103,10 @@ def test_a_caller_who_gives_up_while_submitting_leaves_nothing_running(channel, 
         await asyncio.gather(task, return_exceptions=True)
 
     cancelled = channel.stats().totals.cancelled
-    channel.run(give_up())
-    until(lambda: not channel.backend._streams and not channel.backend._waiting, "the streams are forgotten")
+    with brake("slow"):
+        channel.run(give_up())
+        forgotten = lambda: not channel.backend._streams and not channel.backend._waiting  # noqa: E731
+        until(forgotten, "the streams are forgotten")
     stats = channel.stats()
     assert stats.totals.cancelled == cancelled + 1 and stats.pages_used == 0
 

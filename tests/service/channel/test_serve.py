@@ -63,7 +63,7 @@ class Served:
 
 
 @pytest.fixture
-def served(tmp_path):
+def served(tmp_path, _brakes):
     """served(*options) -> Served, killed after the test if it still runs."""
     with contextlib.ExitStack() as stack:
 
@@ -82,25 +82,27 @@ def last_event(reply: http.client.HTTPResponse) -> dict:
     return json.loads(lines[-1].removeprefix("data: "))
 
 
-def test_a_signal_lets_running_replies_end_and_counts_the_pages(served, alone, until):
+def test_a_signal_lets_running_replies_end_and_counts_the_pages(served, alone, until, brake):
     one = served("--log-level", "error")
     assert one.first_line == f"serving synthetic-2x64 f32 on cpu at http://127.0.0.1:{one.port}\n"
-    reply = one.ask(LONG)
-    assert reply.status == 200
-    one.process.send_signal(signal.SIGTERM)
-    until(lambda: "stopping" in one.said.read_text(), "it has heard the signal")
-    refused = one.ask(LONG, stream=False)
+    with brake("slow"):
+        reply = one.ask(LONG)
+        assert reply.status == 200
+        one.process.send_signal(signal.SIGTERM)
+        until(lambda: "stopping" in one.said.read_text(), "it has heard the signal")
+        refused = one.ask(LONG, stream=False)
     assert refused.status == 503 and "shutting down" in refused.read().decode()
     assert last_event(reply)["tokens"] == alone(LONG).tokens
     code, err = one.end()
     assert code == 0 and err.splitlines()[-1] == "stopped; 0 of 1024 pages in use"
 
 
-def test_replies_that_take_too_long_after_a_signal_are_cancelled(served, alone):
+def test_replies_that_take_too_long_after_a_signal_are_cancelled(served, alone, brake):
     one = served("--log-level", "error", "--drain-seconds", "0")
-    reply = one.ask(LONG)
-    one.process.send_signal(signal.SIGINT)
-    end = last_event(reply)
+    with brake("slow"):
+        reply = one.ask(LONG)
+        one.process.send_signal(signal.SIGINT)
+        end = last_event(reply)
     assert end["finish_reason"] == "cancelled"
     assert end["tokens"] == alone(LONG).tokens[: len(end["tokens"])]
     code, err = one.end()
@@ -110,13 +112,14 @@ def test_replies_that_take_too_long_after_a_signal_are_cancelled(served, alone):
     ]
 
 
-def test_a_second_signal_stops_at_once(served, until):
+def test_a_second_signal_stops_at_once(served, until, brake):
     one = served("--log-level", "error")
-    engine, reply = one.engine(), one.ask(LONG)
-    one.process.send_signal(signal.SIGINT)
-    until(lambda: "stopping" in one.said.read_text(), "it has heard the signal")
-    one.process.send_signal(signal.SIGINT)
-    code, err = one.end()
+    with brake("slow"):
+        engine, reply = one.engine(), one.ask(LONG)
+        one.process.send_signal(signal.SIGINT)
+        until(lambda: "stopping" in one.said.read_text(), "it has heard the signal")
+        one.process.send_signal(signal.SIGINT)
+        code, err = one.end()
     assert code == 130 and err.splitlines()[-1] == "stopped at once; what ran was cut off"
     assert last_event(reply)["error"]["message"] == "the service stopped; what ran was cut off"
     until(lambda: not Path(f"/proc/{engine}").exists(), "the engine ends too")
@@ -138,21 +141,21 @@ def test_a_model_that_still_loads_is_given_up_at_a_signal(served, until, number)
     assert not Path(f"/proc/{engine}").exists()
 
 
-def test_the_service_ends_with_an_engine_that_was_killed_and_tells_its_clients(served, alone):
+def test_the_service_ends_with_an_engine_that_was_killed_and_tells_its_clients(served, alone, brake):
     one = served("--log-level", "error")
-    reply = one.ask(LONG)
-    assert reply.readline() == b"event: tokens\n"
-    os.kill(one.engine(), signal.SIGKILL)
+    with brake("slow"):
+        reply = one.ask(LONG)
+        assert reply.readline() == b"event: tokens\n"
+        os.kill(one.engine(), signal.SIGKILL)
     assert "was killed by SIGKILL" in last_event(reply)["error"]["message"]
     code, err = one.end()
     assert code == 1
     assert err.splitlines()[-1] == "error: the engine stopped: the engine's process was killed by SIGKILL"
 
 
-def test_an_engine_that_was_killed_is_replaced_on_demand(served, alone, until):
+def test_an_engine_that_was_killed_is_replaced_on_demand(served, alone, until, brake):
     one = served("--log-level", "error", "--restart")
     first = one.engine()
-    os.kill(first, signal.SIGKILL)
 
     def ready():
         connection = http.client.HTTPConnection("127.0.0.1", one.port, timeout=30)
@@ -161,8 +164,10 @@ def test_an_engine_that_was_killed_is_replaced_on_demand(served, alone, until):
         connection.close()
         return status
 
-    until(lambda: ready() == 503, "the death is reported")
-    refused = [one.ask(LONG, stream) for stream in (True, False)]
+    with brake("hold"):
+        os.kill(first, signal.SIGKILL)
+        until(lambda: ready() == 503, "the death is reported")
+        refused = [one.ask(LONG, stream) for stream in (True, False)]
     assert [(reply.status, reply.headers["retry-after"]) for reply in refused] == [(503, "1")] * 2
     until(lambda: ready() == 200, "another engine takes requests")
     assert one.engine() != first

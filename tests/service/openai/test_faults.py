@@ -91,13 +91,14 @@ def test_a_stream_whose_engine_dies_raises(scripted):
     assert caught.value.code == "engine_stopped"
 
 
-def test_a_stream_that_the_service_cuts_off_raises(scripted):
+def test_a_stream_that_the_service_cuts_off_raises(scripted, until):
     client, server, runner = scripted("abc" * 50)
     runner.gate.clear()
     stream = client.chat.completions.create(model="tiny", messages=HI, stream=True)
     runner.closed = True
     closing = threading.Thread(target=server.engine.close)
     closing.start()
+    until(lambda: server.engine._stopping, "the engine is told to end")
     runner.gate.set()
     with pytest.raises(openai.APIError) as caught:
         list(stream)
