@@ -31,7 +31,8 @@ def service(
         float | None, typer.Option(min=1, max=600, help="Of the phase below capacity; the other has half.")
     ] = None,
     queue: Annotated[
-        int | None, typer.Option(min=1, max=4096, help="Requests that may wait; default 64 on cuda, else 8.")
+        int | None,
+        typer.Option(min=1, max=4096, help="Requests that may wait; 64 on cuda, else 8 (--quick: 32)."),
     ] = None,
     seed: Annotated[
         int, typer.Option(min=0, max=(1 << 63) - 1, help="Of prompts, arrival times and draws.")
@@ -69,7 +70,8 @@ def service(
     elif fast and not quick:
         loads = (Load.lasting(BELOW, GPU[0], lasting), Load.lasting(OVER, GPU[1], lasting / 2))
     fetch_if_known(name)
-    most = queue or (64 if fast else 8)
+    # A tiny model is served faster than a busy machine gives turns: its queue must outlast a stall.
+    most = queue or (64 if fast else 32 if quick else 8)
     more = ("--queue", str(most), "--decode-batch", str(64 if fast else 16), "--log-level", "error")
     side = Side("gate", own_build(), arguments(name, mode, device, more))
     interrupted = False
