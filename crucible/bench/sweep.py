@@ -110,8 +110,8 @@ def reason(campaign: Campaign, found: Sequence[Trade]) -> str:
     """What the control gives and which policy gives more of what, in a sentence of figures."""
     name = arrival(campaign)
     first, worst = (name, "TTFT p50"), (name, "stream gap worst")
-    control = found[0]
-    if worst not in control.own:
+    control, found = found[0], [trade for trade in found if first in trade.own and worst in trade.own]
+    if control not in found:
         return "some burst left no gap to measure, so nothing can be said of the policies"
     calm = min(found, key=lambda t: t.own[worst].median)
     quick = min(found, key=lambda t: t.own[first].median)

@@ -21,8 +21,10 @@ def tradeoffs(campaign: Campaign) -> Table:
 
 
 def _cell(trade: Trade, key: tuple[str, str]) -> str:
-    row = trade.rows.get(key)
-    own = f"{trade.own[key].median:.4g}"
+    row, own = trade.rows.get(key), trade.own.get(key)
+    if own is None:
+        return "-"  # some burst of this policy left nothing to measure
+    own = f"{own.median:.4g}"
     return own if row is None else f"{own} ({row.interval.estimate:+.1f}{'*' * row.resolved})"
 
 

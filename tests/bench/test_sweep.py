@@ -106,6 +106,18 @@ def test_the_record_the_table_and_the_picture_hold_every_policy(campaign):
     assert png(tradeoff(sweep.trades(campaign), "arrival-8")).startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(
+    "at, said", [(1, "budget 1024, cap 64 has the shortest"), (0, "nothing can be said")]
+)
+def test_a_policy_whose_stream_left_no_gap_is_shown_without_one(campaign, at, said):
+    for run in campaign.runs:
+        if run.side == campaign.sides[at].name:
+            run.bursts["arrival-8"][-1][0] = sample(STREAM, 3, 0.0, 0.01, [])  # over before the newcomer came
+    assert said in sweep.reason(campaign, sweep.trades(campaign))
+    assert said in service_sweep.text(campaign)
+    assert png(tradeoff(sweep.trades(campaign), "arrival-8")).startswith(b"\x89PNG")
+
+
 def test_a_policy_that_moves_a_token_fails_the_sweep():
     found = sweep.sides(sweep.policies((1024, 256), ()), own_build(), ())
     wrong = ((), ("--change", "2"))
