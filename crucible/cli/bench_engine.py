@@ -1,6 +1,5 @@
 """`crucible bench engine`: host work per step, and tokens per second of many requests at once."""
 
-import dataclasses
 import os
 from typing import Annotated
 
@@ -14,10 +13,10 @@ from crucible.cli.bench_options import (
     Rounds,
     Threads,
     app,
+    keep,
     say,
     thread_count,
 )
-from crucible.cli.outputs import spared
 
 EXAMPLE = "Example:\n\n  crucible bench engine --model smollm2 --mode int8 --shape 8x32 --json bench.json"
 
@@ -75,17 +74,6 @@ def engine(
 
 def _finish(kind, claim, outcomes, threads, json, note, facts) -> None:
     """As bench_options.finish, with every outcome in full and the record's device as it was."""
-    from crucible.bench import outcome
-    from crucible.evidence.environment import capture
-
     for each in outcomes:
         typer.echo(each.text())
-    if json is not None:
-        facts = {"threads": threads, **facts} | ({"note": note} if note else {})
-        record = outcome.to_record(kind, claim, outcomes, facts)
-        record = dataclasses.replace(record, environment=capture(facts["device"]))
-        path = spared(json, any(each.stopped for each in outcomes))
-        typer.echo(f"record: {outcome.save(path, [record])}")
-    if any(each.stopped for each in outcomes):
-        typer.echo("interrupted; the figures are those of the rounds that were complete", err=True)
-        raise typer.Exit(130)
+    keep(kind, claim, outcomes, json, note, {"threads": threads, **facts}, facts["device"])

@@ -1,5 +1,6 @@
 """Options, helpers and the command group that every `crucible bench …` shares."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -61,15 +62,34 @@ def say(text: str) -> None:
 def finish(
     kind: str, claim: str, outcomes: list, threads: int, json: Path | None, note: str, facts: dict
 ) -> None:
-    """Print the outcomes and write their record; exit code 130 where Ctrl-C cut the rounds short."""
+    """Print the outcomes as one table and end as `keep` does."""
     from crucible.bench import outcome
 
     typer.echo(outcome.matrix(outcomes) if len(outcomes) > 1 else outcomes[0].text())
+    keep(kind, claim, outcomes, json, note, {"threads": threads, **facts})
+
+
+def keep(
+    kind: str,
+    claim: str,
+    outcomes: list,
+    json: Path | None,
+    note: str,
+    facts: dict,
+    device: str | None = None,
+) -> None:
+    """Write the record of outcomes, as of `device` where one is named; exit code 130 where Ctrl-C cut the
+    rounds short, and then an earlier file is spared."""
+    from crucible.bench import outcome
+    from crucible.evidence.environment import capture
+
+    stopped = any(each.stopped for each in outcomes)
     if json is not None:
-        facts = {"threads": threads, **facts} | ({"note": note} if note else {})
-        record = outcome.to_record(kind, claim, outcomes, facts)
-        typer.echo(f"record: {outcome.save(spared(json, any(o.stopped for o in outcomes)), [record])}")
-    if any(o.stopped for o in outcomes):
+        record = outcome.to_record(kind, claim, outcomes, facts | ({"note": note} if note else {}))
+        if device is not None:
+            record = replace(record, environment=capture(device))
+        typer.echo(f"record: {outcome.save(spared(json, stopped), [record])}")
+    if stopped:
         typer.echo("interrupted; the figures are those of the rounds that were complete", err=True)
         raise typer.Exit(130)
 

@@ -1,12 +1,10 @@
 """`crucible bench service`: what HTTP, streams and a second process cost over the bare engine."""
 
-import dataclasses
 from typing import Annotated
 
 import typer
 
-from crucible.cli.bench_options import Json, Note, Rounds, app, say
-from crucible.cli.outputs import spared
+from crucible.cli.bench_options import Json, Note, Rounds, app, keep, say
 
 EXAMPLE = "Example:\n\n  crucible bench service --model smollm2 --mode int8 --json bench.json"
 
@@ -31,11 +29,9 @@ def service(
     note: Note = "",
 ) -> None:
     """Tokens a second and time to the first token of streams over HTTP, beside the bare engine in process."""
-    from crucible.bench import outcome
     from crucible.bench import service as bench
     from crucible.bench.engine import parse
     from crucible.cli.generate import load_model
-    from crucible.evidence.environment import capture
 
     if shape is not None:
         parse(shape)
@@ -46,13 +42,6 @@ def service(
     )
     for each in found:
         typer.echo(each.text())
-    if json is not None:
-        facts = {"model": loaded.name, "device": name, "tokens": tokens, "ms apart": apart}
-        facts |= {"note": note} if note else {}
-        claim = "tokens a second and time to the first token through the service, beside the bare engine"
-        record = outcome.to_record("service" + "-apart" * bool(apart), claim, found, facts)
-        record = dataclasses.replace(record, environment=capture(name))
-        typer.echo(f"record: {outcome.save(spared(json, found[0].stopped), [record])}")
-    if found[0].stopped:
-        typer.echo("interrupted; the figures are those of the rounds that were complete", err=True)
-        raise typer.Exit(130)
+    facts = {"model": loaded.name, "device": name, "tokens": tokens, "ms apart": apart}
+    claim = "tokens a second and time to the first token through the service, beside the bare engine"
+    keep("service" + "-apart" * bool(apart), claim, found, json, note, facts, name)

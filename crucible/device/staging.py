@@ -39,13 +39,29 @@ class Layout:
         }
 
 
+class _Views:
+    """The arrays of layouts in blocks: the same ones when the same two come again."""
+
+    def __init__(self):
+        self._held: dict[int, tuple[Layout, Any, dict]] = {}
+
+    def of(self, layout: Layout, block: Any) -> dict[Any, Any]:
+        """As Layout.views."""
+        held = self._held.get(id(layout))
+        if held is None or held[0] is not layout or held[1] is not block:
+            if len(self._held) >= _MOST_VIEWS:
+                self._held.clear()
+            held = self._held[id(layout)] = layout, block, layout.views(block)
+        return held[2]
+
+
 @dataclass
 class _Slot:
-    """A block of host memory: the copy that is under way from it, and its views by the layout's id."""
+    """A block of host memory: the copy that is under way from it, and its arrays."""
 
     memory: Any = None
     copied: Any = None
-    views: dict[int, tuple[Layout, dict]] = field(default_factory=dict)
+    views: _Views = field(default_factory=_Views)
 
 
 class Staging:
@@ -56,22 +72,17 @@ class Staging:
         self._slots = [_Slot() for _ in range(_SLOTS)]
         self._next = 0
         self._target: Any = None
-        self._views: dict[int, tuple[Layout, Any, dict]] = {}
+        self._views = _Views()
 
     def target(self, nbytes: int) -> Any:
         """The shared device block, grown to hold `nbytes`."""
         if self._target is None or self._target.size < nbytes:
-            self._target = self._device.empty((max(nbytes, 1 << 16),), np.uint8)
+            self._target, self._views = self._device.empty((max(nbytes, 1 << 16),), np.uint8), _Views()
         return self._target
 
     def views(self, layout: Layout, target: Any) -> dict[Any, Any]:
         """The arrays of a layout in `target`; the same ones when the same two come again."""
-        held = self._views.get(id(layout))
-        if held is None or held[0] is not layout or held[1] is not target:
-            if len(self._views) >= _MOST_VIEWS:
-                self._views.clear()
-            held = self._views[id(layout)] = layout, target, layout.views(target)
-        return held[2]
+        return self._views.of(layout, target)
 
     def send(self, layout: Layout, values: Mapping[Any, np.ndarray], target: Any) -> None:
         """Enqueue one copy of all arrays of the layout into `target` (uint8, at least its bytes)."""
@@ -80,13 +91,8 @@ class Staging:
         if slot.copied is not None:
             slot.copied.wait()
         if slot.memory is None or slot.memory.size < layout.nbytes:
-            slot.memory = self._device.host_empty(max(layout.nbytes, 1 << 16))
-            slot.views.clear()
-        if id(layout) not in slot.views:
-            if len(slot.views) >= _MOST_VIEWS:
-                slot.views.clear()
-            slot.views[id(layout)] = layout, layout.views(slot.memory)
-        for name, view in slot.views[id(layout)][1].items():
+            slot.memory, slot.views = self._device.host_empty(max(layout.nbytes, 1 << 16)), _Views()
+        for name, view in slot.views.of(layout, slot.memory).items():
             view[...] = values[name]
         self._device.copy_in(target[: layout.nbytes], slot.memory[: layout.nbytes])
         slot.copied = self._device.event()

@@ -6,11 +6,13 @@ import hashlib
 import pytest
 
 from crucible import device
+from crucible.engine.events import Result
 from crucible.engine.job import Job
-from crucible.engine.request import Checked
+from crucible.engine.request import Checked, Request
 from crucible.engine.runner import Outcome, Sampling
 from crucible.model import synthetic
 from crucible.model.config import ModelConfig
+from crucible.model.generate import generate
 from crucible.model.model import Model
 from crucible.model.tokenizer import ByteTokenizer, StreamDecoder
 from crucible.sampling.params import SamplingParams
@@ -168,3 +170,42 @@ def make_model():
 def model(make_model) -> Model:
     """A tiny untied f32 model."""
     return make_model()
+
+
+def _solo(model, request: Request):
+    """The judge: the model's own generation of the request."""
+    return generate(
+        model,
+        request.prompt,
+        max_tokens=request.max_tokens,
+        temperature=request.temperature,
+        top_k=request.top_k,
+        top_p=request.top_p,
+        seed=request.seed,
+        sampler=request.sampler,
+        stop=request.stop,
+        ignore_eos=request.ignore_eos,
+    )
+
+
+def _same(result: Result, judge, count: int | None = None) -> None:
+    """The result is the judge's, or its first `count` tokens where the request was cancelled."""
+    count = len(judge.tokens) if count is None else count
+    assert result.tokens == judge.tokens[:count]
+    assert result.logits_digests in (None, judge.logits_digests[:count])
+    if result.finish_reason != "cancelled":
+        assert (result.text, result.finish_reason) == (judge.text, judge.finish_reason)
+        assert result.random_state == judge.random_state
+        assert (result.k_digest, result.v_digest) in ((None, None), (judge.k_digest, judge.v_digest))
+
+
+@pytest.fixture(scope="session")
+def solo():
+    """solo(model, request) -> Generation, the judge: the model's own generation of the request."""
+    return _solo
+
+
+@pytest.fixture(scope="session")
+def same():
+    """same(result, judge, count=None): hold a result to the judge's."""
+    return _same
