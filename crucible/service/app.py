@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from crucible import __version__
 from crucible.service import answers, health
@@ -45,7 +47,7 @@ def create_app(backend: Backend, settings: Settings, lifespan: Lifespan | None =
         finally:
             await backend.close()
 
-    app = FastAPI(
+    app = _Application(
         title="Crucible",
         version=__version__,
         summary="One engine behind several faces; equal requests with equal seeds give equal tokens",
@@ -67,6 +69,20 @@ def create_app(backend: Backend, settings: Settings, lifespan: Lifespan | None =
     async def document():
         return json_reply(await asyncio.to_thread(app.openapi))
 
-    app.add_middleware(Direct, routes=[route for router in routers for route in router.routes])
     app.add_middleware(Envelope, service=here, metrics=metrics)
+    app.front = functools.partial(
+        Direct,
+        routes=[route for router in routers for route in router.routes],
+        around=functools.partial(Envelope, service=here, metrics=metrics),
+    )
     return app
+
+
+class _Application(FastAPI):
+    """FastAPI with `front` before its own stack of middleware."""
+
+    front: Callable[[ASGIApp], ASGIApp]
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """What answers a request."""
+        return self.front(super().build_middleware_stack())

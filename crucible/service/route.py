@@ -48,7 +48,8 @@ class StrictRoute(APIRoute):
 
     async def answer(self, request: Request) -> Response:
         """The endpoint's response to a request with a body."""
-        request = _Taken(request.scope, request.receive)
+        if not isinstance(request, Taken):
+            request = Taken(request.scope, request.receive)
         value = await request.take(service(request).settings)
         try:
             body = self.model.model_validate(value, from_attributes=True)
@@ -70,10 +71,11 @@ def with_header(name: str, route: type[StrictRoute] = StrictRoute) -> type[Stric
     return type("Headed", (route,), {"header": name.lower().encode()})
 
 
-class _Taken(Request):
+class Taken(Request):
     """A request whose body was read and parsed by our rules."""
 
     async def take(self, settings: Settings) -> dict[str, Any]:
+        """The JSON object of its body; Refusal where it is none, or was sent as something else."""
         kind = self.headers.get("content-type", "").split(";")[0].strip().lower()
         if kind != "application/json":
             shown = repr(kind[:60]) if kind else "missing"
