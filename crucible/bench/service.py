@@ -1,7 +1,6 @@
 """What HTTP costs: the same requests streamed through a running service and through an engine in process."""
 
 import contextlib
-import gc
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from crucible.engine.scheduler import Limits, pages_for
 from crucible.errors import UnavailableError
 from crucible.evidence.statistics import bracket, paired_ratios
 from crucible.model.model import Model
+from crucible.service.channel.garbage import settle
 from crucible.service.load import client
 from crucible.service.load.asks import Ask, closed
 from crucible.service.load.samples import throughput
@@ -141,8 +141,7 @@ def run(
         served(name, model.mode, device, limits) as to,
         Engine(model, limits, share_prefixes=False) as engine,
     ):
-        gc.collect()
-        gc.freeze()  # no collection of what a load made falls into a burst, as none does in the service
+        settle()  # as the service does: no collection of what a load made falls into a burst
         say(f"{rounds} interleaved rounds of {shape}: service, engine")
         contenders = {
             "service": partial(service_burst, to, asks),

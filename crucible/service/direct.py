@@ -10,7 +10,7 @@ from crucible.service.route import StrictRoute, Taken
 
 
 class Direct:
-    """ASGI middleware that answers the POSTs of routes with a body; all else goes on to `app`, FastAPI's stack.
+    """ASGI middleware that answers the POSTs of routes with a body; `app`, FastAPI's stack, has the rest.
 
     FastAPI tries one route after the other, solves dependencies that no endpoint here has, and wraps what
     comes in four layers that have nothing to do here: of a burst of requests each waits for that of all

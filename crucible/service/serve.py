@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import gc
 import logging
 import signal
 import socket
@@ -16,6 +15,7 @@ from crucible.errors import InputError
 from crucible.model.card import Card
 from crucible.service import logs
 from crucible.service.app import SERVER, create_app
+from crucible.service.channel.garbage import settle
 from crucible.service.channel.process import Restart
 from crucible.service.channel.protocol import Load
 from crucible.service.channel.remote import RemoteBackend
@@ -121,8 +121,7 @@ class Run:
 
     async def _live(self, ready: Callable[[str], None]) -> int:
         if await self._unless_told(self._begin()):
-            gc.collect()
-            gc.freeze()  # tokenizer and routes stay: a collection that looks at them makes every stream wait
+            settle()
             self.service.loading = False
             ready(self.backend.ready.device)
             await self._unless_told(self.backend.gone.wait())

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 _LONGEST = 0.006  # seconds that a message may wait for others
 _QUIET = 2  # turns of the loop that bring no further message: the next one's work may be under way after one
@@ -15,14 +16,14 @@ class Outbox:
     microseconds, and no message waits longer than _LONGEST.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[list[bytes]], None]):
+    def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[list[Any]], None]):
         self._loop, self._send = loop, send
-        self._messages: list[bytes] = []
+        self._messages: list[Any] = []
         self._seen = self._quiet = 0  # messages at the last turn, and turns since there were fewer
         self._until = 0.0
         self._turning = False
 
-    def add(self, message: bytes) -> None:
+    def add(self, message: Any) -> None:
         """Send a message soon, behind those that wait."""
         now = self._loop.time()
         if not self._messages:

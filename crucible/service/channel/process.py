@@ -100,7 +100,7 @@ class EngineProcess:
         Messages that come together go out together, so that their requests reach the engine between the same
         two steps; but none waits long for the others.
         """
-        self._outbox.add(protocol.encode(message))
+        self._outbox.add(message)
 
     def kill(self) -> None:
         """End the process at once."""
@@ -110,16 +110,15 @@ class EngineProcess:
         """Wait for the end of the process; `died` was called by then."""
         await asyncio.shield(self._ended)
 
-    def _post(self, messages: list[bytes]) -> None:
+    def _post(self, messages: list[protocol.Message]) -> None:
         if self.alive:
-            self._commands.send_multipart(messages, zmq.DONTWAIT)
+            self._commands.send(protocol.encode(messages), zmq.DONTWAIT)
 
     def _read(self) -> None:
         # zmq's descriptor tells of changes only: all that is there must be read.
         with contextlib.suppress(zmq.Again):
             while True:
-                for frame in self._news.recv_multipart(zmq.DONTWAIT):
-                    message = protocol.decode_from_engine(frame)
+                for message in protocol.decode_from_engine(self._news.recv(zmq.DONTWAIT)):
                     if isinstance(message, protocol.Fatal | protocol.Stopped):
                         self._last = message
                     self._hear(message)

@@ -1,4 +1,4 @@
-"""What the HTTP process and the engine's process say to each other: msgpack, one tagged struct a message."""
+"""What the HTTP process and the engine's process say to each other: msgpack, tagged structs, frames of them."""
 
 import functools
 from collections.abc import Hashable, Sequence
@@ -173,9 +173,10 @@ class Fatal(Message):
 ToEngine = Load | Submit | Cancel | StatsRequest | Shutdown
 FromEngine = Loading | Ready | Accepted | Refused | StatsReply | Events | Stopped | Fatal
 
+# A frame holds the messages that came together: each frame costs both sides a call and a wake-up.
 encode = msgspec.msgpack.Encoder().encode
-decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
-decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
+decode_to_engine = msgspec.msgpack.Decoder(list[ToEngine]).decode
+decode_from_engine = msgspec.msgpack.Decoder(list[FromEngine]).decode
 
 
 def events(news: Sequence[tuple[Hashable, Token | Result | Exception]]) -> Events:

@@ -5,7 +5,6 @@ a pipe whose other end the parent keeps open for as long as it lives.
 """
 
 import contextlib
-import gc
 import os
 import shutil
 import signal
@@ -24,12 +23,14 @@ from crucible.engine.events import EngineStopped
 from crucible.engine.handle import Handle
 from crucible.errors import CrucibleError
 from crucible.service.channel import protocol
+from crucible.service.channel.garbage import settle
 from crucible.service.channel.protocol import Load, encode
 
 COMMANDS, NEWS = "commands", "news"  # sockets in the folder
 FAILED = 3  # exit code of an engine that could not load or failed
 _FLUSH = 2000  # milliseconds that last words may take
 _TURN = 0.0005  # seconds that a command waits at most for the Python of a step
+_YIELD = 1e-5  # seconds; the system makes about 60 us of them
 _WAIT = 20  # milliseconds between two looks at what still runs, while draining
 
 
@@ -64,13 +65,13 @@ class Service:
         self._answers = speaker(context, folder)
         self._handles: dict[int, Handle] = {}
         self._ended: list[int] = []  # keys that the engine's thread heard the end of
-        self._replies: list[bytes] = []
+        self._replies: list[protocol.Message] = []
         self._drain_for: float | None = None  # seconds, once told to end
 
     def hear(self, news: list) -> None:
         """The engine's listener: one message a step."""
         message = protocol.events(news)
-        self._news.send(encode(message), zmq.DONTWAIT)
+        self._news.send(encode([message]), zmq.DONTWAIT)
         self._ended += [ended.key for ended in message.ended]
 
     def serve(self) -> None:
@@ -92,11 +93,11 @@ class Service:
     def _take(self) -> None:
         """Answer all commands that are there before any reply is sent: a send lets the engine's thread run,
         which would start its step without the rest."""
-        frames = self._commands.recv_multipart()
+        came = protocol.decode_to_engine(self._commands.recv())
         with contextlib.suppress(zmq.Again):
             while True:
-                frames += self._commands.recv_multipart(zmq.DONTWAIT)
-        for kind, commands in groupby(map(protocol.decode_to_engine, frames), type):
+                came += protocol.decode_to_engine(self._commands.recv(zmq.DONTWAIT))
+        for kind, commands in groupby(came, type):
             if kind is protocol.Submit:
                 self._submit(list(commands))
             else:
@@ -104,11 +105,11 @@ class Service:
                     self._answer(command)
         self._forget()
         if self._replies:
-            self._answers.send_multipart(self._replies, zmq.DONTWAIT)
+            self._answers.send(encode(self._replies), zmq.DONTWAIT)
             self._replies = []
 
     def _say(self, message: protocol.Message) -> None:
-        self._replies.append(encode(message))
+        self._replies.append(message)
 
     def _answer(self, command: protocol.ToEngine) -> None:
         match command:
@@ -133,9 +134,9 @@ class Service:
                 lots[command.id] = [(asked.key, asked.checked()) for asked in command.requests]
             except CrucibleError as error:
                 self._refuse(command.id, error)
-        for (id, lot), made in zip(
-            lots.items(), self.engine.submit_lots(lots.values(), self.hear), strict=True
-        ):
+        outcomes = self.engine.submit_lots(lots.values(), self.hear)
+        time.sleep(_YIELD)  # the first tokens wait for the engine's thread, nobody for the replies yet
+        for (id, lot), made in zip(lots.items(), outcomes, strict=True):
             if isinstance(made, CrucibleError):
                 self._refuse(id, made)
             else:
@@ -189,7 +190,7 @@ def run(folder: str) -> int:
     news = speaker(context, folder)
 
     def say(message: protocol.Message) -> None:
-        news.send(encode(message), zmq.DONTWAIT)
+        news.send(encode([message]), zmq.DONTWAIT)
 
     def fail(kind: str, why: str) -> int:
         say(protocol.Fatal(kind, why))
@@ -197,15 +198,14 @@ def run(folder: str) -> int:
 
     try:
         try:
-            command = protocol.decode_to_engine(commands.recv())
+            (command,) = protocol.decode_to_engine(commands.recv())
             engine, ready = load(command, lambda done, total: say(protocol.Loading(done, total)))
         except Exception as error:
             if not isinstance(error, CrucibleError):
                 traceback.print_exc()
             commands.close()
             return fail(*protocol.spelled(error))
-        gc.collect()
-        gc.freeze()  # what a load made stays: no later collection needs to look at it
+        settle()
         service = Service(engine, context, folder, commands, news)
         say(ready)
         thread = threading.Thread(target=service.serve, name="crucible-channel")

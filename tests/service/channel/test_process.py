@@ -164,11 +164,15 @@ def parent(tmp_path):
         thread = threading.Thread(target=lambda: codes.append(worker.run(folder)))
         thread.start()
 
-        def hear():
-            assert news.poll(20_000), "the engine says nothing"
-            return protocol.decode_from_engine(news.recv())
+        waiting = []
 
-        yield lambda message: commands.send(protocol.encode(message)), hear, codes
+        def hear():
+            if not waiting:
+                assert news.poll(20_000), "the engine says nothing"
+                waiting.extend(protocol.decode_from_engine(news.recv()))
+            return waiting.pop(0)
+
+        yield lambda message: commands.send(protocol.encode([message])), hear, codes
         thread.join(20)
         commands.close(0)
         news.close(0)

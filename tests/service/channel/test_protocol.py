@@ -43,7 +43,8 @@ STATS = Stats(Counters(steps=9, tokens=2), 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, "w
 def test_a_checked_request_arrives_with_every_bit(temperature, sampler):
     params = SamplingParams(temperature, 40, 0.1 + 0.2, SEED_LIMIT - 1, sampler)
     sent = Checked([0, 5, 2**31], params, 7, frozenset({2, 9}), ("a", "\u4f60"), 5, True, True)
-    (asked,) = decode_to_engine(encode(protocol.Submit(1, [protocol.Asked.of(6, sent)]))).requests
+    (submit,) = decode_to_engine(encode([protocol.Submit(1, [protocol.Asked.of(6, sent)])]))
+    (asked,) = submit.requests
     got = asked.checked()
     assert asked.key == 6 and got == sent and got.params.greedy == params.greedy
     assert type(got.params.temperature) is np.float32
@@ -52,7 +53,7 @@ def test_a_checked_request_arrives_with_every_bit(temperature, sampler):
 
 @pytest.mark.parametrize("event", [TOKEN, TOKEN._replace(logprobs=None, logits_digest=None), RESULT])
 def test_an_event_arrives_as_it_was(event):
-    got = decode_from_engine(encode(protocol.events([(5, event)])))
+    (got,) = decode_from_engine(encode([protocol.events([(5, event)])]))
     if isinstance(event, Token):
         assert (got.keys, got.tokens, got.ended) == ([5], [event], [])
     else:
@@ -75,7 +76,7 @@ def test_all_events_of_a_step_are_one_message_in_their_order():
     news = [(key, Token(0, 60 + key, "x", 1)) for key in range(16)]
     news.insert(9, (8, RESULT))
     news.append((15, EngineStopped("over")))
-    got = decode_from_engine(encode(protocol.events(news)))
+    (got,) = decode_from_engine(encode([protocol.events(news)]))
     assert list(zip(got.keys, got.tokens, strict=True)) == [n for n in news if isinstance(n[1], Token)]
     assert [(end.key, end.kind) for end in got.ended] == [(8, ""), (15, "EngineStopped")]
     assert len(encode(protocol.events(news[:9]))) < 9 * 32
@@ -95,13 +96,13 @@ def test_all_events_of_a_step_are_one_message_in_their_order():
     ids=lambda m: type(m).__name__,
 )
 def test_what_the_engine_says_arrives(message):
-    assert decode_from_engine(encode(message)) == message
+    assert decode_from_engine(encode([message, message])) == [message, message]
 
 
 def test_the_steps_one_by_one_arrive_with_the_counters():
     record = StepRecord(*range(len(StepRecord._fields)))
     sent = replace(STATS, timeline=(record, record))
-    assert decode_from_engine(encode(protocol.StatsReply(1, sent))).stats == sent
+    assert decode_from_engine(encode([protocol.StatsReply(1, sent)]))[0].stats == sent
 
 
 @pytest.mark.parametrize(
@@ -115,11 +116,15 @@ def test_the_steps_one_by_one_arrive_with_the_counters():
     ids=lambda m: type(m).__name__,
 )
 def test_what_the_parent_says_arrives(message):
-    assert decode_to_engine(encode(message)) == message
+    assert decode_to_engine(encode([message, message])) == [message, message]
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"", b"\x90", encode(["Exec", "rm"]), encode({"type": "Ready"}), encode(["Accepted", "1"])]
+    "garbage",
+    [
+        *(b"", b"\x91\x90", encode(protocol.Accepted(1)), encode([["Exec", "rm"]])),
+        *(encode([{"type": "Ready"}]), encode([["Accepted", "1"]])),
+    ],
 )
 def test_anything_else_is_refused(garbage):
     for decode in (decode_to_engine, decode_from_engine):

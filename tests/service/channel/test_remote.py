@@ -50,8 +50,9 @@ def test_all_tokens_of_a_step_cross_in_one_message(channel, monkeypatch):
     heard, decode = [], protocol.decode_from_engine
 
     def counted(data):
-        heard.append(decode(data))
-        return heard[-1]
+        came = decode(data)
+        heard.extend(came)
+        return came
 
     before = channel.stats().totals
     monkeypatch.setattr(protocol, "decode_from_engine", counted)
