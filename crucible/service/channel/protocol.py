@@ -1,4 +1,4 @@
-"""What the HTTP process and the engine's process say to each other: msgpack, tagged structs, frames of them."""
+"""What the HTTP process and the engine's process say to each other: msgpack, tagged structs in a list."""
 
 import functools
 from collections.abc import Hashable, Sequence
