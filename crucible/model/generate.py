@@ -1,5 +1,7 @@
 """Generate tokens from a prompt: whole, chunked or on shuffled pages, always the same bits."""
 
+import functools
+import math
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -58,7 +60,14 @@ def sampling(temperature: float, top_k: int, top_p: float, seed: int | None, sam
     """The validated sampling parameters; a seed is drawn where one is needed and none was given."""
     if seed is None:
         seed = 0 if real("temperature", temperature) == 0 else secrets.randbits(_SEED_BITS)
-    return SamplingParams(temperature, top_k, top_p, seed, sampler)
+    fields = (temperature, top_k, top_p, seed, sampler)
+    if tuple(map(type, fields)) == _PLAIN and temperature == 0 and math.copysign(1, temperature) > 0:
+        return _greedy(*fields)
+    return SamplingParams(*fields)
+
+
+_PLAIN = (float, int, float, int, str)  # what JSON gives: equal values of other types are not the same
+_greedy = functools.lru_cache(256)(SamplingParams)  # the parameters of most requests are made once
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """Bodies of requests: read within a time and a size, and JSON without what its readers disagree about."""
 
 import asyncio
+import contextlib
 import json
 import math
 from typing import Any
 
+import msgspec
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict
 from starlette.requests import ClientDisconnect
@@ -71,6 +73,23 @@ async def read(request: Request, settings: Settings) -> bytes:
 def parse(raw: bytes) -> dict[str, Any]:
     """The JSON object in `raw`; Refusal 400 for anything else, and for what JSON readers disagree about:
     NaN and Infinity, numbers beyond f64, keys given twice, halves of surrogate pairs, endless nesting."""
+    value = _flat(raw)
+    return _careful(raw) if value is None else value
+
+
+def _flat(raw: bytes) -> dict[str, Any] | None:
+    """The JSON object in `raw` if it holds no other object, by the quicker reader, which finds what is wrong
+    but for keys given twice and nesting; None where there is anything to look at."""
+    if not _may_be_deep(raw):
+        with contextlib.suppress(msgspec.DecodeError):
+            value = msgspec.json.decode(raw)
+            # Every key has a colon: with one for each key that is left, none came twice or lies deeper.
+            if isinstance(value, dict) and raw.count(b":") == len(value):
+                return value
+    return None
+
+
+def _careful(raw: bytes) -> dict[str, Any]:
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -113,12 +132,16 @@ def _kind(value: Any) -> str:
     return "number"
 
 
+def _may_be_deep(raw: bytes) -> bool:
+    return raw.count(b"[") + raw.count(b"{") > MAX_DEPTH
+
+
 def _check_depth(raw: bytes) -> None:
     """Refuse what is nested too deep, before the parser gets there; brackets in texts do not count.
 
     Taking out every pair that holds nothing more removes one level.
     """
-    if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
+    if not _may_be_deep(raw):
         return
     # Escapes go first, so that every quotation mark left begins or ends a text. Steps that are quick on any
     # body: a regular expression would keep the interpreter from running streams for a second.
