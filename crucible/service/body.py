@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import math
+import types
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -51,23 +54,48 @@ async def read(request: Request, settings: Settings) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > limit:
         raise _too_large(limit)
-    parts, size, more = [], 0, True
+    reading = _whole(request, limit)
+    try:
+        waits_for = reading.send(None)
+    except StopIteration as done:  # most bodies are there when their request is: nothing needs a clock
+        return done.value
     try:
         async with asyncio.timeout(settings.read_timeout):
-            while more:
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                part, more = message.get("body", b""), message.get("more_body", False)
-                parts.append(part)
-                size += len(part)
-                if size > limit:
-                    raise _too_large(limit)
+            return await _rest(reading, waits_for)
     except TimeoutError:
         raise Refusal(
             408, f"the body did not arrive within {settings.read_timeout:g} s; send it again", code="timeout"
         ) from None
+
+
+async def _whole(request: Request, limit: int) -> bytes:
+    parts, size, more = [], 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        part, more = message.get("body", b""), message.get("more_body", False)
+        parts.append(part)
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
     return b"".join(parts)
+
+
+@types.coroutine
+def _rest(work: Coroutine, waits_for):
+    """Wait for what is left of a coroutine that was begun by hand and waits for a future."""
+    while True:
+        try:
+            got = yield waits_for
+        except BaseException as error:  # cancelled: that is the coroutine's to hear
+            step = functools.partial(work.throw, error)
+        else:
+            step = functools.partial(work.send, got)
+        try:
+            waits_for = step()
+        except StopIteration as done:
+            return done.value
 
 
 def parse(raw: bytes) -> dict[str, Any]:
