@@ -102,8 +102,9 @@ class Campaign:
 
     async def _work(self, who: str, to, workload: Workload, progress) -> list[list[Sample]]:
         log, taken = client.Log(), []
-        for burst in range(workload.bursts + 1):
-            samples = await client.run(to, workload.asks(burst), log, burst, warmup=burst == 0)
+        for burst in range(workload.all_bursts):
+            warmup = burst < workload.warmups
+            samples = await client.run(to, workload.asks(burst), log, burst, warmup)
             self.oracle.hold(who, workload.name, samples)
             taken.append(samples)
             progress()

@@ -30,6 +30,7 @@ Names = Annotated[
 Quick = Annotated[bool, typer.Option("--quick", help="The small set, for a machine of few cores.")]
 Tokens = Annotated[int | None, typer.Option(min=1, help="Tokens of each request; 64, quick 8.")]
 Bursts = Annotated[int | None, typer.Option(min=1, help="Timed bursts a workload; 6, quick 3.")]
+Warmups = Annotated[int | None, typer.Option(min=1, help="Untimed bursts before those; 4, quick 1.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds: A B, B A, A B; a fresh process each.")]
 
 
@@ -51,6 +52,7 @@ def register(app: typer.Typer) -> None:
         quick: Quick = False,
         tokens: Tokens = None,
         bursts: Bursts = None,
+        warmups: Warmups = None,
         rounds: Rounds = 3,
         demand: Annotated[
             list[str] | None,
@@ -78,7 +80,7 @@ def register(app: typer.Typer) -> None:
             raise InputError(f"tolerance {tolerance} is no number of per cent; give one such as 2")
         check_raw(json)
         demands = [Demand.parse(one) for one in demand or ()]
-        chosen = choose(quick, workload, tokens, bursts)
+        chosen = choose(quick, workload, tokens, bursts, warmups)
         refuse_unrun(demands, chosen)
         names = [short(baseline), short(candidate)]
         if names[0] == names[1]:
@@ -103,12 +105,18 @@ def register(app: typer.Typer) -> None:
         raise typer.Exit(130 if campaign.stopped else int(not said.accepted))
 
 
-def choose(quick: bool, names: list[str] | None, tokens: int | None, bursts: int | None) -> list:
+def choose(
+    quick: bool,
+    names: list[str] | None,
+    tokens: int | None,
+    bursts: int | None,
+    warmups: int | None = None,
+) -> list:
     """The workloads asked for."""
     from crucible.bench import ab_workloads
 
     made = ab_workloads.quick if quick else ab_workloads.standard
-    given = {"tokens": tokens, "bursts": bursts}
+    given = {"tokens": tokens, "bursts": bursts, "warmups": warmups}
     return ab_workloads.choose(made(**{k: v for k, v in given.items() if v is not None}), names or ())
 
 
@@ -132,7 +140,7 @@ def run(sides: list, workloads: list, rounds: int) -> Any:
     from crucible.bench.ab_runs import Campaign
     from crucible.cli.signals import term_is_interrupt
 
-    total = len(sides) * rounds * sum(w.bursts + 1 for w in workloads)
+    total = len(sides) * rounds * sum(w.all_bursts for w in workloads)
     bars = tqdm(total=total, unit="burst", leave=False, disable=None, file=sys.stderr)
     with term_is_interrupt(), bars as bar:
         return Campaign(sides, workloads).run(rounds, bar.set_description, bar.update)

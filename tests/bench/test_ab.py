@@ -245,6 +245,7 @@ def test_the_standard_set_is_the_one_that_is_stated():
     ]
     assert made["arrival-mixed"].lengths == (33, 127, 535, 941) and {w.tokens for w in made.values()} == {64}
     assert max(w.positions for w in made.values()) <= 1024
+    assert {(w.warmups, w.bursts, w.all_bursts) for w in made.values()} == {(4, 6, 10)}
 
 
 def test_no_two_workloads_or_bursts_share_a_beginning():
@@ -259,7 +260,8 @@ def test_workloads_are_chosen_by_name_by_beginning_or_made():
         "arrival-mixed",
         "4x512",
     ]
-    assert ab_workloads.choose(known, ["3x77"])[0].lengths == (77, 77, 77)
+    (asked,) = ab_workloads.choose(known, ["3x77"])
+    assert asked.lengths == (77, 77, 77) and asked.warmups == known[0].warmups
     with pytest.raises(InputError, match="unknown workload"):
         ab_workloads.choose(known, ["sideways"])
 
