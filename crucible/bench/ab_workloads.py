@@ -44,7 +44,8 @@ class Workload:
         arriving = asks.closed(self.lengths, self.tokens, seed, burst)
         if not self.stream:
             return arriving
-        running = Ask(STREAM, asks.prompt(_STREAM_PROMPT, ~seed, burst), self.stream)
+        first = seed + self.all_bursts * len(self.lengths) + burst  # behind those of all who arrive
+        running = Ask(STREAM, asks.prompt(_STREAM_PROMPT, ~seed, burst, first), self.stream)
         return [running, *(replace(ask, after=(0, _SETTLED)) for ask in arriving)]
 
     @property

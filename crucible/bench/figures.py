@@ -157,3 +157,35 @@ def drift(path: Path | str) -> str:
 
 def _together(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more of the same bits"
+
+
+def service_ab(f32: Path | str, int8: Path | str) -> str:
+    """Markdown: a line a workload with what `auto` changes beside the reference, in f32 and in int8.
+
+    Changes of the median in per cent with their interval; a cell is empty where a workload was not run.
+    InputError where a file holds no record service-ab.
+    """
+    columns = [(mode, metric) for mode in ("f32", "int8") for metric in ("TTFT p50", "throughput")]
+    rows = [
+        ("at once", *(f"{metric}, {mode}" for mode, metric in columns)),
+        ("---",) + ("---:",) * len(columns),
+    ]
+    facts = {}
+    for mode, path in (("f32", f32), ("int8", int8)):
+        found = [r.facts for r in record.load(path) if r.kind == "service-ab" and r.facts["mode"] == mode]
+        if not found:
+            raise InputError(f"{path} holds no record service-ab in {mode}; run: crucible ab --mode {mode}")
+        facts[mode] = found[-1]
+    names = [name.partition(", TTFT p50, change")[0] for name in facts["f32"] if ", TTFT p50, change" in name]
+    for name in names:
+        cells = [_change(facts[mode], f"{name}, {metric}") for mode, metric in columns]
+        rows.append((name, *cells))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _change(facts: dict, metric: str) -> str:
+    if f"{metric}, change %" not in facts:
+        return ""
+    interval = facts[f"{metric}, interval %"]
+    low, high = interval if isinstance(interval, list | tuple) else re.findall(r"[-+.\d]+", interval)
+    return f"{float(facts[f'{metric}, change %']):+.0f} % [{float(low):+.0f}, {float(high):+.0f}]"

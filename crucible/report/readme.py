@@ -29,6 +29,9 @@ BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "model-gpu": lambda base: figures.model_gpu(
         base / "outputs/h200/bench.json", base / "outputs/h200/engine_bench.json"
     ),
+    "service-ab": lambda base: figures.service_ab(
+        base / "outputs/h200/evidence.json", base / "outputs/h200/service_ab_int8.json"
+    ),
     "drift": lambda base: figures.drift(base / "outputs/h200/drift.json"),
     "gates": _gates,
 }

@@ -290,3 +290,9 @@ def test_no_key_of_the_callers_shell_reaches_a_service_that_is_started_here(monk
     monkeypatch.setenv("CRUCIBLE_API_KEY", "open-sesame")
     for build in (own_build(), build_at(Path(sys.prefix))):
         assert "CRUCIBLE_API_KEY" not in build.environment()
+
+
+def test_within_a_workload_no_prompt_begins_as_an_earlier_one_that_may_be_cached():
+    for workload in ab_workloads.standard():
+        firsts = [ask.prompt[0] for i in range(workload.all_bursts) for ask in workload.asks(i)]
+        assert len(set(firsts)) == min(len(firsts), 256)

@@ -31,18 +31,24 @@ class Ask:
     seed: int | None = None
 
 
-def prompt(length: int, seed: int, number: int) -> tuple[int, ...]:
-    """`length` token ids by the counter-based generator; two numbers share no beginning."""
-    drawn = inputs.bits(seed, number, whole("prompt length", length, 1)) % _IDS + _FIRST_ID
-    return tuple(drawn.tolist())
+def prompt(length: int, seed: int, number: int, first: int | None = None) -> tuple[int, ...]:
+    """`length` token ids by the counter-based generator; two numbers share no beginning of some tokens.
+
+    Equal first tokens are one in 256. With `first`, the first token counts on from it: of 256 prompts in turn
+    no two have the same.
+    """
+    drawn = inputs.bits(seed, number, whole("prompt length", length, 1)) % _IDS
+    if first is not None:
+        drawn[0] = first % _IDS
+    return tuple((drawn + _FIRST_ID).tolist())
 
 
 def closed(lengths: Sequence[int], max_tokens: int, seed: int, burst: int) -> list[Ask]:
-    """A burst whose requests are all sent at once. The prompts of another burst are others, so no cached
-    prefix makes it cheaper."""
+    """A burst whose requests are all sent at once. The prompts of another burst are others, from the first
+    token on: one token that a cached prompt shares makes another pass of it, on a GPU a much slower one."""
     made = []
     for i, length in enumerate(lengths):
-        ids = prompt(length, seed, burst * 4096 + i)
+        ids = prompt(length, seed, burst * 4096 + i, seed + burst * len(lengths) + i)
         made.append(Ask(str(length), ids, whole("max_tokens", max_tokens, 1)))
     return made
 
