@@ -70,7 +70,7 @@ def workloads(quick: bool, tokens: int, bursts: int, stream: int | None = None) 
     """Arrivals of several lengths in a running stream, and a burst of long prompts; `stream` as in quick."""
     if quick:
         known = [w for w in ab_workloads.quick(tokens, bursts, stream) if w.stream]
-        return [*known, *ab_workloads.choose(known, ["4x48"])]
+        return ab_workloads.choose(known, [*(w.name for w in known), "4x48"])
     return ab_workloads.choose(ab_workloads.standard(tokens, bursts), ["arrival-mixed", "8x512"])
 
 

@@ -105,7 +105,7 @@ def register(app: typer.Typer) -> None:
         to, context = asyncio.run(plans.known(to, needed=face == "openai" or check_against is not None))
         plan.check(context)
         if check_against is not None:
-            other = plans.closed(shape, bursts, max_tokens, warmups, seed + 1)
+            other = plans.closed(shape, bursts, max_tokens, warmups, seed, begin=plan.count)
             raise typer.Exit(_check(to, plan, other, raw, json))
         raise typer.Exit(_load(to, plan, raw, json))
 

@@ -248,12 +248,6 @@ def test_the_standard_set_is_the_one_that_is_stated():
     assert {(w.warmups, w.bursts, w.all_bursts) for w in made.values()} == {(4, 6, 10)}
 
 
-def test_no_two_workloads_or_bursts_share_a_beginning():
-    heads = [ask.prompt[:6] for w in ab_workloads.standard() for i in range(7) for ask in w.asks(i)]
-    assert len(set(heads)) == len(heads)
-    assert ab_workloads.standard()[3].asks(2) == ab_workloads.standard()[3].asks(2)
-
-
 def test_workloads_are_chosen_by_name_by_beginning_or_made():
     known = ab_workloads.standard()
     assert [w.name for w in ab_workloads.choose(known, ["arrival", "4x512"])][-2:] == [
@@ -290,9 +284,3 @@ def test_no_key_of_the_callers_shell_reaches_a_service_that_is_started_here(monk
     monkeypatch.setenv("CRUCIBLE_API_KEY", "open-sesame")
     for build in (own_build(), build_at(Path(sys.prefix))):
         assert "CRUCIBLE_API_KEY" not in build.environment()
-
-
-def test_within_a_workload_no_prompt_begins_as_an_earlier_one_that_may_be_cached():
-    for workload in ab_workloads.standard():
-        firsts = [ask.prompt[0] for i in range(workload.all_bursts) for ask in workload.asks(i)]
-        assert len(set(firsts)) == min(len(firsts), 256)

@@ -43,12 +43,18 @@ def prompt(length: int, seed: int, number: int, first: int | None = None) -> tup
     return tuple((drawn + _FIRST_ID).tolist())
 
 
-def closed(lengths: Sequence[int], max_tokens: int, seed: int, burst: int) -> list[Ask]:
+def closed(
+    lengths: Sequence[int], max_tokens: int, seed: int, burst: int, first: int | None = None
+) -> list[Ask]:
     """A burst whose requests are all sent at once. The prompts of another burst are others, from the first
-    token on: one token that a cached prompt shares makes another pass of it, on a GPU a much slower one."""
+    token on: one token that a cached prompt shares makes another pass of it, on a GPU a much slower one.
+
+    `first`: where the burst's first tokens begin to count; behind those of the bursts before it if not given.
+    """
+    begin = seed + burst * len(lengths) if first is None else first
     made = []
     for i, length in enumerate(lengths):
-        ids = prompt(length, seed, burst * 4096 + i, seed + burst * len(lengths) + i)
+        ids = prompt(length, seed, burst * 4096 + i, begin + i)
         made.append(Ask(str(length), ids, whole("max_tokens", max_tokens, 1)))
     return made
 

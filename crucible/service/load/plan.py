@@ -72,9 +72,10 @@ def parse(lengths: str) -> list[int]:
         ) from None
 
 
-def closed(shape: str, bursts: int, max_tokens: int, warmups: int, seed: int) -> Plan:
+def closed(shape: str, bursts: int, max_tokens: int, warmups: int, seed: int, begin: int = 0) -> Plan:
     """`bursts` times the requests of "4x256" at once, each burst with prompts of its own.
 
+    `begin`: the number of the first one, so a plan that begins behind another shares no prompt with it.
     InputError for more than MOST_REQUESTS a burst or MOST_IDS tokens in its prompts.
     """
     parts = shape.split("x")
@@ -86,7 +87,7 @@ def closed(shape: str, bursts: int, max_tokens: int, warmups: int, seed: int) ->
     count = bursts + warmups
 
     def make(number: int) -> Sequence[Ask]:
-        return asks.closed([length] * requests, max_tokens, seed, number)
+        return asks.closed([length] * requests, max_tokens, seed, begin + number)
 
     name = f"{bursts} bursts of {shape}, {max_tokens} tokens each, seed {seed}"
     return Plan(name, count, warmups, count * requests, length, max_tokens, make)
@@ -112,7 +113,7 @@ def arriving(
 
     def make(number: int) -> Sequence[Ask]:
         if number < warmups:
-            return asks.closed(lengths[:1], max_tokens, seed + _WARMUP_SEED, number)
+            return asks.closed(lengths[:1], max_tokens, seed + _WARMUP_SEED, number, seed + count + number)
         return asks.open_arrivals(kind, rate, lengths, count, max_tokens, seed)
 
     shown = ",".join(map(str, lengths))
