@@ -125,7 +125,11 @@ def reason(campaign: Campaign, found: Sequence[Trade]) -> str:
             f"arrivals' TTFT by {calm.rows[first].interval.estimate:+.1f} %"
         )
     if quick is not control:
-        text += f"; {quick.policy} has the shortest TTFT, {quick.own[first].median:.4g} ms"
+        row = quick.rows[first]
+        text += (
+            f"; {quick.policy} has the shortest TTFT, {quick.own[first].median:.4g} ms, in pairs "
+            f"{row.interval.estimate:+.1f} %{'' if row.resolved else ', not resolved'}"
+        )
     return text
 
 

@@ -97,6 +97,19 @@ def test_the_reason_names_the_calmest_and_what_it_costs(campaign):
     assert "shortest worst gap" not in sweep.reason(campaign, found[:2])
 
 
+@pytest.mark.parametrize(
+    ("factors", "said"),
+    [((0.5, 0.5, 0.5), "in pairs -50.0 %"), ((0.9, 1.2, 0.9), "in pairs -10.0 %, not resolved")],
+)
+def test_a_shorter_ttft_is_named_with_what_its_pairs_say(campaign, factors, said):
+    late = campaign.sides[1].name
+    for run in [run for run in campaign.runs if run.side == late]:
+        for burst, factor in zip(run.bursts["arrival-8"][1:], factors, strict=True):
+            burst[1] = sample("8", burst[1].burst, 0.06, factor * burst[1].ttft / 1.5, [0.01] * 3)
+    text = sweep.reason(campaign, sweep.trades(campaign))
+    assert f"{late} has the shortest TTFT, " in text and text.endswith(said)
+
+
 def test_the_record_the_table_and_the_picture_hold_every_policy(campaign):
     record = sweep.to_record(campaign, 2, "cpu")
     assert record.kind == "policy-sweep" and record.verdict == "pass" and record.elements == 99
