@@ -47,6 +47,13 @@ def side_facts(side: Side, which: str) -> dict[str, object]:
     return facts | {f"{which}, {name}": value for name, value in build.items()}
 
 
+def asked(campaign: Campaign) -> dict[str, object]:
+    """What each workload was: tokens a request, timed bursts and warmups (several where they differ)."""
+    names = ("tokens", "bursts", "warmups")
+    found = {name: list(dict.fromkeys(getattr(w, name) for w in campaign.workloads)) for name in names}
+    return {name: some[0] if len(some) == 1 else ", ".join(map(str, some)) for name, some in found.items()}
+
+
 def machine_facts(campaign: Campaign) -> dict[str, object]:
     """Envelope medians of every run, and the marks."""
     facts: dict[str, object] = {"envelope bounds": BOUNDS}
@@ -72,6 +79,8 @@ def to_record(
     found = verdict(campaign, rows, rounds, demands, tolerance)
     baseline, candidate = campaign.sides
     own: dict[str, object] = {"verdict": str(found), "rounds": len(campaign.runs) // 2} | dict(facts or {})
+    own |= asked(campaign) | {"tolerance, %": tolerance}
+    own |= {f"demand {i}": str(one) for i, one in enumerate(demands)}
     for side, which in ((baseline, "baseline"), (candidate, "candidate")):
         own |= side_facts(side, which)
     for row in rows:

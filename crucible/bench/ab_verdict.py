@@ -37,14 +37,16 @@ class Demand:
         except ValueError:
             raise InputError(f"demand {text!r}: {parts[2]!r} is not a number of per cent") from None
 
+    def __str__(self) -> str:
+        return f"{self.workload} {self.metric} {self.percent:+g} %"
+
     def met(self, rows: Sequence[Row]) -> str:
         """ "" where it is met, else why not."""
         row = next((r for r in rows if (r.workload, r.metric.name) == (self.workload, self.metric)), None)
-        what = f"{self.workload} {self.metric} {self.percent:+g} %"
         if row is None:
-            return f"{what} was demanded and not measured"
+            return f"{self} was demanded and not measured"
         least = min(row.gains)
-        return "" if least >= self.percent else f"{what} was demanded of every pair, one has {least:+.1f} %"
+        return "" if least >= self.percent else f"{self} was demanded of every pair, one has {least:+.1f} %"
 
 
 @dataclass(frozen=True)

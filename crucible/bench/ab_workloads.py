@@ -108,7 +108,7 @@ def choose(known: Sequence[Workload], names: Sequence[str]) -> list[Workload]:
         return _in_turn(known)
     found: list[Workload] = []
     for name in names:
-        hits = [w for w in known if w.name == name] or [w for w in known if w.name.startswith(name)]
+        hits = [w for w in known if w.name == name] or [w for w in known if name and w.name.startswith(name)]
         found += (w for w in hits or [_asked(known[0], name)] if w not in found)
     return _in_turn(found)
 

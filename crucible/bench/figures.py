@@ -172,7 +172,7 @@ def service_ab(f32: Path | str, int8: Path | str) -> str:
     ]
     facts = {}
     for mode, path in (("f32", f32), ("int8", int8)):
-        found = [r.facts for r in record.load(path) if r.kind == "service-ab" and r.facts["mode"] == mode]
+        found = [r.facts for r in record.load(path) if r.kind == "service-ab" and r.facts.get("mode") == mode]
         if not found:
             raise InputError(f"{path} holds no record service-ab in {mode}; run: crucible ab --mode {mode}")
         facts[mode] = found[-1]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crucible.bench import ab_workloads
-from crucible.bench.ab_record import NOT_CLAIMED, machine_facts, series
+from crucible.bench.ab_record import NOT_CLAIMED, asked, machine_facts, series
 from crucible.bench.ab_runs import Campaign
 from crucible.bench.ab_statistics import Row, rows
 from crucible.bench.ab_verdict import marked
@@ -138,6 +138,7 @@ def to_record(campaign: Campaign, rounds: int, device: str, facts: dict | None =
     found = trades(campaign) if campaign.runs else []
     changed, compared = bool(campaign.broken), campaign.oracle.compared
     own: dict[str, object] = {"rounds": len(campaign.runs) // len(campaign.sides)} | dict(facts or {})
+    own |= asked(campaign)
     own |= {f"policy {i}": side.name for i, side in enumerate(campaign.sides)}
     if found:
         own["reason"] = reason(campaign, found)

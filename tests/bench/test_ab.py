@@ -228,7 +228,9 @@ def test_a_service_that_does_not_start_is_one_sentence():
 def test_a_record_holds_verdict_changes_envelopes_and_its_raw_samples_come_back(tmp_path):
     made = campaign(0.6)
     found = rows(made.of("reference"), made.of("auto"))
-    record = ab_record.to_record(made, found, 3, "cpu", facts={"model": "m"})
+    record = ab_record.to_record(made, found, 3, "cpu", [Demand.parse("2x256:ttft:39")], 2.0, {"model": "m"})
+    assert [record.facts[name] for name in ("tokens", "bursts", "warmups", "tolerance, %")] == [4, 6, 1, 2.0]
+    assert record.facts["demand 0"] == "2x256 TTFT p50 +39 %"
     assert record.kind == "service-ab" and record.facts["2x256, TTFT p50, outcome"] == "improved"
     assert record.facts["verdict"].startswith("accepted") and record.facts["baseline, crucible"]
     assert {s.name for s in record.samples} >= {"2x256, TTFT p50, auto"} and record.samples[0].groups
@@ -256,8 +258,9 @@ def test_workloads_are_chosen_by_name_by_beginning_or_made():
     ]
     (asked,) = ab_workloads.choose(known, ["3x77"])
     assert asked.lengths == (77, 77, 77) and asked.warmups == known[0].warmups
-    with pytest.raises(InputError, match="unknown workload"):
-        ab_workloads.choose(known, ["sideways"])
+    for wrong in ("sideways", ""):
+        with pytest.raises(InputError, match="unknown workload"):
+            ab_workloads.choose(known, [wrong])
 
 
 def test_a_models_path_means_the_same_in_another_folder_and_a_known_name_stays(tmp_path, monkeypatch):

@@ -114,6 +114,7 @@ def test_the_record_the_table_and_the_picture_hold_every_policy(campaign):
     record = sweep.to_record(campaign, 2, "cpu")
     assert record.kind == "policy-sweep" and record.verdict == "pass" and record.elements == 99
     assert record.facts["policy 2"] == "budget 1024, cap 64" and "reason" in record.facts
+    assert [record.facts[name] for name in ("tokens", "bursts", "warmups")] == [4, 3, 1]
     assert sweep.to_record(campaign, 3, "cpu").verdict == "measured"
     assert len(service_sweep.tradeoffs(campaign).rows) == 3 and "(+100.0*)" in service_sweep.text(campaign)
     assert png(tradeoff(sweep.trades(campaign), "arrival-8")).startswith(b"\x89PNG")
