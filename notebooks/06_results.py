@@ -30,7 +30,7 @@ from IPython.display import display
 
 from crucible.evidence import environment, record
 from crucible.evidence.statistics import bracket
-from crucible.report import assemble, drift_rates, gate_table, resources, services, speeds
+from crucible.report import assemble, drift_rates, gate_table, resources, services, speeds, verdicts
 from crucible.report.gathered import gather, machines_table
 from crucible.report.notebooks import root
 from crucible.report.plots import results, shapes
@@ -85,7 +85,7 @@ assemble.claims_table(records)
 # %%
 show(
     results.compared(records),
-    "Elements compared by each claim; green passes, red fails, blue was only measured.",
+    "Elements compared by each claim; green passes, red fails, blue was measured or is decided by times.",
 )
 
 # %% [markdown]
@@ -234,7 +234,8 @@ table(("table of times", "command"), speeds.COMMANDS)
 #
 # - The tables of gates and claims are the whole of what was checked; each row can be traced to a record in an
 #   evidence file, with the commit, the kernel sources' digest and the machine.
-# - What says `not run` is not known. What says `fail` is a claim that does not hold there.
+# - What says `not run` is not known. What says `fail` is a claim that does not hold there. What says
+#   `by times` was accepted or refused for its times, as the section of services tells.
 # - Nothing here was typed in: change a record and this page changes.
 
 # %%
@@ -244,7 +245,7 @@ summary = record.Record(
     claim=f"{assemble.tally(records)}{f': {failed[0]}' if failed else ''}",
     compared="verdicts of all other records",
     verdict="fail" if failed else "measured",
-    facts={name: sum(item.verdict == name for item in records) for name in record.VERDICTS},
+    facts=verdicts.count(records),
     environment=environment.capture("cpu"),
 )
 record.publish(summary, output_dir, "06_results")

@@ -10,7 +10,7 @@ from crucible.errors import CrucibleError
 from crucible.evidence import record
 from crucible.evidence.record import Record
 from crucible.files import write_whole
-from crucible.report import gate_table, render
+from crucible.report import gate_table, render, verdicts
 from crucible.report.driver import FAILED_NOTEBOOK
 from crucible.report.gathered import gather
 from crucible.report.notebooks import root
@@ -93,19 +93,21 @@ def verdict_sentence(run: Run, records: list[Record]) -> str:
 
 def tally(records: list[Record]) -> str:
     """How many claims hold, fail and were only measured, in words."""
-    found = {v: sum(r.verdict == v for r in claims(records)) for v in record.VERDICTS}
+    found = verdicts.count(claims(records))
     if not sum(found.values()):
         return "no claim was checked"
     parts = [f"{counted(found['pass'], 'claim')} {'holds' if found['pass'] == 1 else 'hold'}"]
     parts.append(f"{found['fail']} {'fails' if found['fail'] == 1 else 'fail'}")
     if found["measured"]:
         parts.append(f"{found['measured']} only measured")
+    if found[verdicts.BY_TIMES]:
+        parts.append(f"{found[verdicts.BY_TIMES]} decided by times")
     return ", ".join(parts)
 
 
 def claims_table(records: list[Record]) -> Table:
     """One row a record: verdict, claim, what was compared and how much of it."""
-    rows = [(r.verdict, r.claim, r.compared, r.elements, r.differing) for r in records]
+    rows = [(verdicts.said(r), r.claim, r.compared, r.elements, r.differing) for r in records]
     return table(("verdict", "claim", "compared", "elements", "differing"), rows)
 
 
@@ -143,6 +145,7 @@ def _html_body(run: Run, records: list[Record], nodes: dict) -> str:
         "<h1>Crucible report</h1>",
         f'<p class="lead">{_badge(sound)} This run: {html.escape(verdict_sentence(run, records))}</p>',
         *[f"<p>{_badge(ok)} {html.escape(text)}</p>" for ok, text in _gates(run)],
+        *[f"<p>{render.times(html.escape(text))}</p>" for text in verdicts.by_times(records)],
         f'<p class="note">Parameter set: {html.escape(run.parameter_set)}.</p>',
         *[_failure_card(o) for o in run.outcomes if o.status in ("failed", "stopped")],
         *[_claim_card(r) for r in records if r.kind != FAILED_NOTEBOOK],
@@ -171,12 +174,14 @@ def _failure_card(outcome: Outcome) -> str:
 def _claim_card(item: Record) -> str:
     compared = f"{counted(item.elements, 'element')}, {item.differing:,} differing" if item.elements else ""
     facts = html.escape(" · ".join(f"{k}: {render_fact(v)}" for k, v in item.facts.items()))
-    facts = render.times(facts) if item.verdict == "measured" and item.samples else facts
+    facts = render.times(facts) if item.samples else facts
     facts = f"<details><summary>facts</summary>{facts}</details>" if facts else ""
     texts = (html.escape(item.compared), compared, facts)
     lines = "".join(f'<div class="note">{text}</div>' for text in texts if text)
-    badge = f'<span class="badge">{item.verdict}</span>'
-    return f'<div class="card {item.verdict}">{badge}<div>{html.escape(item.claim)}</div>{lines}</div>'
+    word = verdicts.said(item)
+    look = "measured" if word == verdicts.BY_TIMES else word
+    badge = f'<span class="badge">{word}</span>'
+    return f'<div class="card {look}">{badge}<div>{html.escape(item.claim)}</div>{lines}</div>'
 
 
 def render_fact(value) -> str:
@@ -188,6 +193,7 @@ def render_fact(value) -> str:
 
 def _markdown_body(run: Run, records: list[Record], nodes: dict) -> str:
     parts = ["# Crucible report", verdict_sentence(run, records), *[text for _, text in _gates(run)]]
+    parts += [render.times(text) for text in verdicts.by_times(records)]
     parts.append(f"Parameter set: {run.parameter_set}.")
     parts += ["## Claims", claims_table(records).markdown()] if records else []
     parts += ["## Notebooks", render.times(_outcomes_table(run).markdown())]

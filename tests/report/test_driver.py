@@ -13,8 +13,8 @@ pytest.importorskip("jupytext")
 
 from crucible.errors import InputError
 from crucible.evidence.record import Record, load, save
-from crucible.report import driver, render
-from crucible.report.assemble import SUMMARY, assemble, tally
+from crucible.report import driver, render, verdicts
+from crucible.report.assemble import SUMMARY, assemble, claims_table, tally
 from crucible.report.notebooks import Notebook, discover, parse_parameters, select
 from crucible.report.page import external_references
 from crucible.report.parameters import read_set, resolve
@@ -211,6 +211,17 @@ def test_a_summary_of_other_records_is_no_claim_and_plurals_agree():
     assert tally([one, summary]) == "1 claim holds, 0 fail"
     assert tally([one, one, bad, summary]) == "2 claims hold, 1 fails"
     assert tally([summary]) == "no claim was checked"
+
+
+def test_what_times_decide_is_said_between_the_marks_of_times_alone():
+    for verdict in ("pass", "measured"):
+        timed = Record("service-ab", "b may replace a", "b with a", verdict, facts={"verdict": "accepted: x"})
+        assert tally([timed]) == "0 claims hold, 0 fail, 1 decided by times"
+        assert verdicts.count([timed]) == {"pass": 0, "fail": 0, "measured": 0, "by times": 1}
+        assert verdicts.by_times([timed]) == ["b may replace a: accepted: x."]
+        assert "by times" in claims_table([timed]).markdown()
+    changed = Record("service-ab", "b may replace a", "b with a", "fail")
+    assert tally([changed]) == "0 claims hold, 1 fails" and not verdicts.by_times([changed])
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda n: n.stem)

@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 from crucible.evidence.record import Record, Series
 from crucible.evidence.statistics import bracket
 from crucible.report.plots.style import BLUE, GREEN, MUTED, RED, SERIES, new, styled
+from crucible.report.verdicts import BY_TIMES, said
 
-VERDICT_COLOURS = {"pass": GREEN, "fail": RED, "measured": BLUE}
-_MARKS = {"pass": "✓", "fail": "✗", "measured": "·"}
+VERDICT_COLOURS = {"pass": GREEN, "fail": RED, "measured": BLUE, BY_TIMES: BLUE}
+_MARKS = {"pass": "✓", "fail": "✗", "measured": "·", BY_TIMES: "·"}
 
 
 def _folded(text: str, width: int = 46) -> str:
@@ -25,9 +26,10 @@ def compared(records: Sequence[Record]) -> Figure:
     shown = [r for r in records if r.elements]
     figure, axes = new(8.6, 0.8 + 0.52 * max(len(shown), 1))
     for y, item in enumerate(reversed(shown)):
-        tone = VERDICT_COLOURS[item.verdict]
+        word = said(item)
+        tone = VERDICT_COLOURS[word]
         axes.barh(y, item.elements, color=tone, height=0.62)
-        note = f" {_MARKS[item.verdict]} {item.elements:,} compared, {item.differing:,} differ"
+        note = f" {_MARKS[word]} {item.elements:,} compared, {item.differing:,} differ"
         axes.text(item.elements, y, note, va="center", fontsize=8.5)
     axes.set_yticks(range(len(shown)), [_folded(r.claim) for r in reversed(shown)])
     axes.set(xscale="log", xlabel="compared elements (log scale)")
