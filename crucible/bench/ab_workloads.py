@@ -31,6 +31,10 @@ class Workload:
     warmups: int = 1
     before: int = 0
 
+    def __post_init__(self):
+        for name in ("tokens", "bursts", "warmups"):
+            whole(name, getattr(self, name), 1)
+
     @property
     def all_bursts(self) -> int:
         """Warmups and timed bursts; the warmups are the first."""

@@ -263,6 +263,13 @@ def test_workloads_are_chosen_by_name_by_beginning_or_made():
             ab_workloads.choose(known, [wrong])
 
 
+@pytest.mark.parametrize("wrong", [{"tokens": 0}, {"bursts": -1}, {"warmups": 0}])
+def test_a_set_that_measures_nothing_is_refused(wrong):
+    for made in (ab_workloads.standard, ab_workloads.quick):
+        with pytest.raises(InputError, match=f"{next(iter(wrong))} .*must be at least 1"):
+            made(**wrong)
+
+
 def test_a_models_path_means_the_same_in_another_folder_and_a_known_name_stays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("own", "smollm2", "synthetic-2x64"):
