@@ -58,7 +58,14 @@ class Kernel:
 
     def __init__(self, entry: str, path: Path):
         self.entry, self.path = entry, path
-        library = host.load(path)
+        try:
+            library = host.load(path)
+        except UnavailableError as error:  # the C library declares some of CUDA's names and defines none
+            if unknown := re.search(r"undefined symbol: (\w+)", str(error)):
+                raise UnavailableError(
+                    f"kernel {entry} calls {unknown[1]}, which a CPU does not have; use --device cuda for it"
+                ) from None
+            raise
         library.simt_signature.restype = ctypes.c_char_p
         library.simt_launch.restype = None
         self._launch = library.simt_launch

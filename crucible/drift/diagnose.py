@@ -7,7 +7,7 @@ import numpy as np
 from crucible.drift.candidates import Candidate
 from crucible.drift.cdf import Ladder, flip_mass, gumbel_mass, ladder, total_variation
 from crucible.drift.defect import Defect, explain
-from crucible.drift.paths import Path, Request, run, walked
+from crucible.drift.paths import Path, Request, check_lengths, run, walked
 from crucible.drift.tensors import Growth, TensorVerdict, equal_inputs, growth, verdict
 from crucible.model.model import Model
 from crucible.numerics.bits import same_bits, ulp_distance
@@ -114,6 +114,7 @@ def _order_decides(a: Ladder, b: Ladder, u: float | None, token: int, greedy: bo
 
 def diagnose(model: Model, request: Request, candidate: Candidate, company: list[Request] = ()) -> Diagnosis:
     """Find, isolate and explain the first flip of a request; `company` is packed beside it once."""
+    check_lengths(model, [request, *company])  # before the first of several long runs
     alone = run(model, [request], logits=True)[0]
     packed = run(model, [*company, request])[-1]
     again, _ = walked(model, request, alone.tokens)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from crucible.drift.candidates import Candidate
+from crucible.errors import InputError
 from crucible.kv.slices import Slice
 from crucible.model.cache import KVCache, pages_for
 from crucible.model.layers import Trace
@@ -51,8 +52,21 @@ class Path:
         return mine == theirs
 
 
+def check_lengths(model: Model, requests: Sequence[Request]) -> None:
+    """InputError for a request whose prompt and steps exceed the context; costs no memory."""
+    context = model.config.context
+    for request in requests:
+        count = len(request.prompt)
+        if count + request.steps > context:
+            raise InputError(
+                f"{count} prompt tokens and {request.steps} steps exceed the context of {context}; "
+                f"ask for at most {context - count} steps"
+            )
+
+
 def _cache(model: Model, requests: Sequence[Request]) -> KVCache:
     """Pages for all requests, shuffled and full of NaN; row i is request i's."""
+    check_lengths(model, requests)
     lengths = [len(r.prompt) + r.steps for r in requests]
     cache = model.new_cache(sum(map(pages_for, lengths)) + 4, len(requests), page_seed=20260908)
     for row, length in enumerate(lengths):

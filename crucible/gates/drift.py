@@ -1,6 +1,7 @@
 """The drift gate: candidates' tolerance verdicts beside their sequence verdicts, rates, and controls."""
 
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -50,6 +51,7 @@ class DriftGate:
     rates: list[Rate] = field(default_factory=list)
     tensors: dict[str, TensorVerdict] = field(default_factory=dict)
     controls: dict[str, bool] = field(default_factory=dict)
+    seconds: float = 0.0  # that the measurement of all candidates took, the controls apart
     finished: bool = False
     _users: set[str] = field(default_factory=set, repr=False)  # names of candidates that claim nothing
 
@@ -73,6 +75,7 @@ class DriftGate:
         longest = max(corpus.requests(2 * len(corpus.lengths)), key=lambda request: len(request.prompt))
         for one in opened:
             self.tensors[one.name] = self._verdict(longest, one)
+        began = time.perf_counter()
         with measuring(self.model, self.names, self.jobs, self.spec) as measure:
             for sampler in SAMPLERS:
                 some, before, done = replace(corpus, sampler=sampler), list(self.rates), 0
@@ -80,6 +83,7 @@ class DriftGate:
                     self.rates = before + rates
                     yield f"{sampler}: {count} sequences", count - done
                     done = count
+        self.seconds = time.perf_counter() - began
         yield from self._controls(corpus)
         self.finished = True
 
@@ -187,7 +191,7 @@ def records(gate: DriftGate) -> list[Record]:
                 claim="what must not flip does not, what must does, and seeded defects are told apart",
                 compared=f"{len(gate.controls)} controls",
                 verdict="pass" if all(gate.controls.values()) else "fail",
-                facts=gate.controls,
+                facts=gate.controls | {"seconds of all sequences": round(gate.seconds, 1), "jobs": gate.jobs},
                 not_claimed=("that no other mistake could pass",),
                 environment=environment,
             )

@@ -8,7 +8,7 @@ from crucible.report.gathered import THIS_RUN, Kept, of_kind
 from crucible.report.tables import Table, table
 
 NOT_RUN = "not run"
-MANY = 20  # more records of one gate than this are one row
+MANY = 20  # more conformance records than this are one row
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def claims_table(kept: Sequence[Kept]) -> Table:
     rows = []
     for line in lines(kept):
         ones = [one.record for one in line.records]
-        if len(ones) > MANY:
+        if line.gate.name == "conformance" and len(ones) > MANY:
             some = (line.gate.name, f"each of {len(ones)} sections has the contract's bits", "stored vectors")
             counts = (sum(r.elements for r in ones), sum(r.differing for r in ones))
             rows.append((line.verdict, line.where, *some, *counts))

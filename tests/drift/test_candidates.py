@@ -117,3 +117,11 @@ def test_a_slip_in_any_candidates_name_gets_its_near_names():
 def test_a_candidate_that_a_device_lacks_names_one_that_has_it():
     with pytest.raises(NoKernelError, match="on device cpu; use --device cuda"):
         open_candidate("sdpa-efficient", CPU)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="which names a C library declares")
+def test_a_gpu_instruction_in_a_users_file_is_named_where_a_cpu_lacks_it(tmp_path):
+    path = tmp_path / "fast.cu"
+    path.write_text(KERNEL.format(name="fast").replace("{}", "{ out[0] = __expf(q[0]); }"))
+    with pytest.raises(CrucibleError, match="calls __expf, which a CPU does not have; use --device cuda"):
+        open_candidate(str(path), CPU)

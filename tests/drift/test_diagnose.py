@@ -1,5 +1,7 @@
 """A diagnosis finds the first flip, tells defects from drift, and says by which test."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -175,3 +177,12 @@ def test_library_attention_is_within_its_tolerance_in_f32(tiny, corpus):
         assert found.defect is None and found.tensors.differing
     coarse = diagnose(tiny, corpus.request(0), open_candidate("sdpa-math-bf16", tiny.device))
     assert coarse.defect is not None and coarse.defect.kind == "coarse arithmetic"
+
+
+def test_more_steps_than_the_context_holds_are_refused_before_anything_runs(tiny, corpus, monkeypatch):
+    monkeypatch.setattr(tiny, "new_cache", lambda *_, **__: pytest.fail("pages were made"))
+    short, longer = corpus.request(0), corpus.request(1)
+    steps = CONFIG.context - len(longer.prompt) + 1
+    for asked, company in ((replace(longer, steps=steps), []), (short, [replace(longer, steps=steps)])):
+        with pytest.raises(InputError, match=f"exceed the context of 128; ask for at most {steps - 1} steps"):
+            diagnose(tiny, asked, open_candidate("split-sum", tiny.device), company)

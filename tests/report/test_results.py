@@ -83,6 +83,13 @@ def test_parts_belong_to_their_gate_and_other_kinds_with_its_name_do_not():
     assert [k.record.kind for k in of_kind(found, "drift")] == ["drift: q2, gumbel-id", "drift: controls"]
 
 
+def test_every_claim_keeps_its_own_words_however_many_a_gate_has():
+    many = [replace(GATE, kind=f"drift: {n}, gumbel-id", claim=f"how often {n} flips") for n in range(30)]
+    found = gate_table.claims_table(kept(*many, *[replace(GATE, kind="conformance")] * 30))
+    said = [r[3] for r in found.rows]
+    assert said == ["each of 30 sections has the contract's bits", *(one.claim for one in many)]
+
+
 def test_a_record_of_this_run_shows_no_time():
     assert kept(GATE, machine=THIS_RUN)[0].state == ""
     assert "2026" not in gate_table.gates_table(kept(GATE, machine=THIS_RUN)).markdown()
