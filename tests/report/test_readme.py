@@ -1,10 +1,13 @@
 """README.md shows the figures of the committed evidence, and no table of figures that was typed in."""
 
 import re
+from statistics import median
 
 import pytest
 
+from crucible.bench import figures
 from crucible.errors import InputError
+from crucible.evidence import record
 from crucible.report import readme
 from crucible.report.notebooks import root
 
@@ -16,7 +19,7 @@ except InputError as error:  # the package and its tests alone, as on a machine 
 
 def test_the_tables_of_the_readme_are_those_of_the_evidence():
     assert readme.rewritten(README) == README
-    assert {"attention", "models", "linear"} <= set(re.findall("<!-- figures: (.*) -->", README))
+    assert set(readme.BLOCKS) - {"gates"} == set(re.findall("<!-- figures: (.*) -->", README))
 
 
 def test_a_table_of_figures_outside_the_marks_is_seen():
@@ -44,6 +47,26 @@ def test_a_figure_that_was_changed_by_hand_is_set_right():
 def test_wrong_marks_are_refused(text, message):
     with pytest.raises(InputError, match=message):
         readme.rewritten(text)
+
+
+def test_a_change_of_the_service_is_the_median_of_its_pairs_and_each_mode_is_its_own():
+    h200 = root() / "outputs" / "h200"
+    f32, int8 = h200 / "evidence.json", h200 / "service_ab_int8.json"
+    made = next(r for r in record.load(int8) if r.kind == "service-ab")
+    series = {one.name: one.values for one in made.samples}
+    for line in figures.service_ab(f32, int8).splitlines()[2:]:
+        workload, _, _, *of_int8 = (cell.strip() for cell in line.strip("|").split("|"))
+        for metric, cell in zip(("TTFT p50", "throughput"), of_int8, strict=True):
+            sides = [series.get(f"{workload}, {metric}, {side}") for side in ("reference", "auto")]
+            if not cell:
+                assert sides == [None, None]
+                continue
+            change = median(100 * (b / a - 1) for a, b in zip(*sides, strict=True))
+            assert cell.startswith(f"{change:+.0f} % [")
+    with pytest.raises(InputError, match="no record service-ab in f32; run: crucible ab --mode f32"):
+        figures.service_ab(int8, int8)
+    with pytest.raises(InputError, match="no record service-ab in f32"):
+        figures.service_ab(h200 / "devices.json", int8)
 
 
 def test_a_table_of_gates_can_stand_in_the_readme():
