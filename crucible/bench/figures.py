@@ -162,7 +162,8 @@ def _together(names: list[str]) -> str:
 def service_ab(f32: Path | str, int8: Path | str) -> str:
     """Markdown: a line a workload with what `auto` changes beside the reference, in f32 and in int8.
 
-    Changes of the median in per cent with their interval; a cell is empty where a workload was not run.
+    Medians of the pairs' changes in per cent with their interval, and whether they are resolved; a cell is
+    empty where a workload was not run.
     InputError where a file holds no record service-ab.
     """
     columns = [(mode, metric) for mode in ("f32", "int8") for metric in ("TTFT p50", "throughput")]
@@ -188,4 +189,5 @@ def _change(facts: dict, metric: str) -> str:
         return ""
     interval = facts[f"{metric}, interval %"]
     low, high = interval if isinstance(interval, list | tuple) else re.findall(r"[-+.\d]+", interval)
-    return f"{float(facts[f'{metric}, change %']):+.0f} % [{float(low):+.0f}, {float(high):+.0f}]"
+    change = f"{float(facts[f'{metric}, change %']):+.0f} % [{float(low):+.0f}, {float(high):+.0f}]"
+    return f"{change}, not resolved" if facts[f"{metric}, outcome"] == "not resolved" else change
