@@ -18,6 +18,7 @@ from crucible.service.failure import Refusal
 from crucible.service.state import Settings
 
 MAX_DEPTH = 64
+MAX_KEYS = 1024  # of one object: each that no field has is a complaint of pydantic's, made in the event loop
 _TO_SQUARE = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
@@ -100,7 +101,8 @@ def _rest(work: Coroutine, waits_for):
 
 def parse(raw: bytes) -> dict[str, Any]:
     """The JSON object in `raw`; Refusal 400 for anything else, and for what JSON readers disagree about:
-    NaN and Infinity, numbers beyond f64, keys given twice, halves of surrogate pairs, endless nesting."""
+    NaN and Infinity, numbers beyond f64, keys given twice, halves of surrogate pairs, endless nesting; and
+    for an object of more than MAX_KEYS keys."""
     value = _flat(raw)
     return _careful(raw) if value is None else value
 
@@ -112,7 +114,7 @@ def _flat(raw: bytes) -> dict[str, Any] | None:
         with contextlib.suppress(msgspec.DecodeError):
             value = msgspec.json.decode(raw)
             # Every key has a colon: with one for each key that is left, none came twice or lies deeper.
-            if isinstance(value, dict) and raw.count(b":") == len(value):
+            if isinstance(value, dict) and raw.count(b":") == len(value) <= MAX_KEYS:
                 return value
     return None
 
@@ -188,6 +190,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))
         raise _bad(f"the body gives the key {twice[:60]!a} twice; give it once")
+    if len(made) > MAX_KEYS:
+        raise _bad(f"the body holds an object of {len(made)} keys; give at most {MAX_KEYS}")
     return made
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from crucible.service import answers  # noqa: F401 - so that every face's bodies are there
-from crucible.service.body import MAX_DEPTH, Body, _careful, _flat, parse
+from crucible.service.body import MAX_DEPTH, MAX_KEYS, Body, _careful, _flat, parse
 from crucible.service.failure import Refusal
 from crucible.service.state import Settings
 
@@ -143,6 +143,18 @@ def test_finding_the_key_given_twice_takes_time_by_the_length_of_the_body():
     keys = ", ".join(f'"k{n}": 1' for n in range(100_000))
     with pytest.raises(Refusal, match="'k99999' twice"):
         parse(f'{{{keys}, "k99999": 2}}'.encode())
+
+
+def _keys(count: int) -> bytes:
+    return json.dumps(dict.fromkeys(map(str, range(count)), 1)).encode()
+
+
+@pytest.mark.parametrize("around", [b"%b", b'{"messages": [%b]}'], ids=["outside", "inside"])
+def test_an_object_of_very_many_keys_is_refused_before_each_is_complained_of(around):
+    """A body of 3 MB has room for 300,000: to list them all stopped every stream for seconds."""
+    with pytest.raises(Refusal, match=f"an object of {MAX_KEYS + 1} keys; give at most {MAX_KEYS}"):
+        parse(around % _keys(MAX_KEYS + 1))
+    assert parse(around % _keys(MAX_KEYS)) == json.loads(around % _keys(MAX_KEYS))
 
 
 @pytest.mark.parametrize(
