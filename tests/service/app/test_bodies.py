@@ -246,6 +246,15 @@ def test_a_body_that_does_not_come_is_a_408(hasty, face):
         assert line.recv(4096).startswith(b"HTTP/1.1 408 ")
 
 
+def test_a_408_ends_its_connection(hasty):
+    """Else a client that goes on byte by byte holds it for as long as it likes."""
+    with socket.create_connection(("127.0.0.1", hasty.port), timeout=20) as line:
+        head = b"POST /v1/generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        line.sendall(head + b"content-length: 50\r\n\r\n{")
+        answer = line.makefile("rb").read()  # ends with the connection
+    assert answer.startswith(b"HTTP/1.1 408 ") and b"\r\nconnection: close\r\n" in answer
+
+
 def test_a_client_that_leaves_inside_its_body_is_let_go(serve, tiny, until):
     server = serve(tiny)
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as line:
