@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from crucible.service import answers  # noqa: F401 - so that every face's bodies are there
-from crucible.service.body import MAX_DEPTH, MAX_KEYS, Body, _careful, _flat, parse
+from crucible.service.body import MAX_DEPTH, MAX_KEYS, MAX_PARTS, Body, _careful, _flat, parse
 from crucible.service.failure import Refusal
 from crucible.service.state import Settings
 
@@ -155,6 +155,22 @@ def test_an_object_of_very_many_keys_is_refused_before_each_is_complained_of(aro
     with pytest.raises(Refusal, match=f"an object of {MAX_KEYS + 1} keys; give at most {MAX_KEYS}"):
         parse(around % _keys(MAX_KEYS + 1))
     assert parse(around % _keys(MAX_KEYS)) == json.loads(around % _keys(MAX_KEYS))
+
+
+@pytest.mark.parametrize("part", [b"{}", b"[]", b'{"a": "]"}'], ids=["objects", "lists", "not_empty"])
+def test_a_body_of_very_many_parts_is_refused_before_each_is_checked(part):
+    """A body of 4 MB holds 300,000 messages: to check them all stopped every stream for two seconds."""
+    most = MAX_PARTS - 2  # beside the body itself and its list
+    raw = b'{"a": "[{", "b": [' + b", ".join([part] * most)
+    assert parse(raw + b"]}") == json.loads(raw + b"]}")
+    with pytest.raises(Refusal, match=f"holds {MAX_PARTS + 1} objects and lists; give at most {MAX_PARTS}"):
+        parse(raw + b", " + part + b"]}")
+
+
+def test_as_many_messages_as_may_be_have_room_for_a_part_each():
+    message = {"role": "user", "content": [{"type": "text", "text": "{"}]}
+    body = {"messages": [message] * 4096}
+    assert parse(json.dumps(body).encode()) == body
 
 
 @pytest.mark.parametrize(
