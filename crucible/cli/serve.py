@@ -130,6 +130,8 @@ def register(app: typer.Typer) -> None:
         serving = _service()
         limits = Limits(queue, prefill_budget, chunk_cap, decode_batch, pages)
         with serving.bind(host, port) as listening:
+            if port_file is not None:
+                port_file.unlink(missing_ok=True)  # the port of an earlier run: nobody may take it for ours
             if api_key is None and not is_loopback(host):
                 _say(f"warning: everybody who reaches {host} may use this service; set --api-key")
             fetch_if_known(model)

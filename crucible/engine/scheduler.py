@@ -11,6 +11,8 @@ from typing import NamedTuple
 from crucible.numerics.checks import whole
 from crucible.numerics.contract import PAGE_SIZE
 
+_MOST = (1 << 31) - 1
+
 
 def pages_for(positions: int) -> int:
     """Pages that hold `positions` positions."""
@@ -23,7 +25,7 @@ class Limits:
 
     queue: requests that wait at most; prefill_budget: prompt rows a step, over all requests; chunk_cap:
     prompt rows of one request a step (None: no cap); decode_batch: requests that run at once; pages:
-    the pool, 16 positions each. InputError for a value that allows nothing.
+    the pool, 16 positions each. InputError for a value that allows nothing, or has more than 31 bits.
     """
 
     queue: int = 64
@@ -34,9 +36,9 @@ class Limits:
 
     def __post_init__(self):
         for name in ("queue", "prefill_budget", "decode_batch", "pages"):
-            object.__setattr__(self, name, whole(name, getattr(self, name), 1))
+            object.__setattr__(self, name, whole(name, getattr(self, name), 1, _MOST))
         if self.chunk_cap is not None:
-            object.__setattr__(self, "chunk_cap", whole("chunk_cap", self.chunk_cap, 1))
+            object.__setattr__(self, "chunk_cap", whole("chunk_cap", self.chunk_cap, 1, _MOST))
 
 
 class Waiting(NamedTuple):

@@ -18,6 +18,9 @@ from crucible.service.failure import Refusal
 from crucible.service.state import Settings
 
 MAX_DEPTH = 64
+# What follows keeps pydantic, which checks a body in the event loop, from stopping the streams for seconds.
+MAX_KEYS = 1024  # of one object: each that no field has is a complaint
+MAX_PARTS = 1 << 14  # objects and lists: 4096 messages, each with a list of one part, are three times 4096
 _TO_SQUARE = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
@@ -100,7 +103,8 @@ def _rest(work: Coroutine, waits_for):
 
 def parse(raw: bytes) -> dict[str, Any]:
     """The JSON object in `raw`; Refusal 400 for anything else, and for what JSON readers disagree about:
-    NaN and Infinity, numbers beyond f64, keys given twice, halves of surrogate pairs, endless nesting."""
+    NaN and Infinity, numbers beyond f64, keys given twice, halves of surrogate pairs, endless nesting; and
+    for more than MAX_KEYS keys of an object, or MAX_PARTS objects and lists."""
     value = _flat(raw)
     return _careful(raw) if value is None else value
 
@@ -112,7 +116,7 @@ def _flat(raw: bytes) -> dict[str, Any] | None:
         with contextlib.suppress(msgspec.DecodeError):
             value = msgspec.json.decode(raw)
             # Every key has a colon: with one for each key that is left, none came twice or lies deeper.
-            if isinstance(value, dict) and raw.count(b":") == len(value):
+            if isinstance(value, dict) and raw.count(b":") == len(value) <= MAX_KEYS:
                 return value
     return None
 
@@ -122,7 +126,7 @@ def _careful(raw: bytes) -> dict[str, Any]:
         text = raw.decode()
     except UnicodeDecodeError as error:
         raise _bad(f"the body is not UTF-8 at byte {error.start}; encode it as UTF-8") from None
-    _check_depth(raw)
+    _check_brackets(raw)
     try:
         value = _decode(text)
     except json.JSONDecodeError as error:
@@ -164,8 +168,9 @@ def _may_be_deep(raw: bytes) -> bool:
     return raw.count(b"[") + raw.count(b"{") > MAX_DEPTH
 
 
-def _check_depth(raw: bytes) -> None:
-    """Refuse what is nested too deep, before the parser gets there; brackets in texts do not count.
+def _check_brackets(raw: bytes) -> None:
+    """Refuse what is nested too deep or has too many parts, before the parser gets there; brackets in texts
+    do not count.
 
     Taking out every pair that holds nothing more removes one level.
     """
@@ -175,11 +180,14 @@ def _check_depth(raw: bytes) -> None:
     # body: a regular expression would keep the interpreter from running streams for a second.
     bare = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
     brackets = b"".join(bare.split(b'"')[::2]).translate(_TO_SQUARE, _NO_BRACKETS)
+    parts = brackets.count(b"[")
     for _ in range(MAX_DEPTH):
         brackets = brackets.replace(b"[]", b"")
     # Without a pair left there are only brackets that have no partner: the parser's business unless endless.
     if b"[]" in brackets or brackets.count(b"[") > MAX_DEPTH:
         raise _bad(f"the body is nested deeper than {MAX_DEPTH} levels; flatten it")
+    if parts > MAX_PARTS:
+        raise _bad(f"the body holds {parts} objects and lists; give at most {MAX_PARTS}")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -188,6 +196,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))
         raise _bad(f"the body gives the key {twice[:60]!a} twice; give it once")
+    if len(made) > MAX_KEYS:
+        raise _bad(f"the body holds an object of {len(made)} keys; give at most {MAX_KEYS}")
     return made
 
 

@@ -52,7 +52,7 @@ class Envelope:
                 own = [(b"x-request-id", tally.request_id.encode())]
                 if tally.face == "anthropic":
                     own.append((b"request-id", tally.request_id.encode()))
-                if kept_back:
+                if kept_back or status == 408:  # what a slow client still sends is nobody's
                     own.append((b"connection", b"close"))
                 message = {**message, "headers": [*message.get("headers", ()), *own]}
             await send(message)

@@ -24,6 +24,14 @@ REFUSED = [
     (("bench", "service", "--apart", "inf"), "less than or equal to 60000"),
     (("bench", "service", "--json", "/"), "cannot write /: it is not a regular file"),
     (("serve", "--port", "0", "--port-file", "/"), "cannot write /: it is not a regular file"),
+    *(
+        (
+            ("serve", "--port", "0", f"--{name}", str(1 << bits)),
+            f"{1 << bits} must be at most {(1 << 31) - 1}",
+        )
+        for name in ("queue", "prefill-budget", "chunk-cap", "decode-batch", "pages")
+        for bits in (31, 64)
+    ),
 ]
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from crucible.errors import UnavailableError
+from crucible.errors import InputError, UnavailableError
+from crucible.files import brief
 from crucible.service.channel import protocol
 from crucible.service.channel.outbox import Outbox
 from crucible.service.channel.worker import COMMANDS, FAILED, NEWS, unbounded
@@ -44,6 +45,7 @@ class EngineProcess:
 
     `hear` gets every message, in that loop; `died` gets the reason once the process has ended and all it
     said is heard, None where it ended because it was told to. Messages are read as soon as the loop is free.
+    InputError where `load` holds a name that cannot be sent.
     """
 
     def __init__(
@@ -52,6 +54,13 @@ class EngineProcess:
         hear: Callable[[protocol.FromEngine], None],
         died: Callable[[protocol.Fatal | None], None],
     ):
+        try:
+            protocol.encode([load])  # here, not in a callback of the loop, where nobody would hear of it
+        except UnicodeEncodeError:
+            raise InputError(
+                f"the engine's process can only be told names in UTF-8, and {brief(load.model)} or that of a "
+                "kernel's file is not; rename it"
+            ) from None
         self._hear, self._died = hear, died
         self._loop = asyncio.get_running_loop()
         self._last: protocol.Fatal | protocol.Stopped | None = None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from crucible.service import answers  # noqa: F401 - so that every face's bodies are there
-from crucible.service.body import MAX_DEPTH, Body, _careful, _flat, parse
+from crucible.service.body import MAX_DEPTH, MAX_KEYS, MAX_PARTS, Body, _careful, _flat, parse
 from crucible.service.failure import Refusal
 from crucible.service.state import Settings
 
@@ -145,6 +145,34 @@ def test_finding_the_key_given_twice_takes_time_by_the_length_of_the_body():
         parse(f'{{{keys}, "k99999": 2}}'.encode())
 
 
+def _keys(count: int) -> bytes:
+    return json.dumps(dict.fromkeys(map(str, range(count)), 1)).encode()
+
+
+@pytest.mark.parametrize("around", [b"%b", b'{"messages": [%b]}'], ids=["outside", "inside"])
+def test_an_object_of_very_many_keys_is_refused_before_each_is_complained_of(around):
+    """A body of 3 MB has room for 300,000: to list them all stopped every stream for seconds."""
+    with pytest.raises(Refusal, match=f"an object of {MAX_KEYS + 1} keys; give at most {MAX_KEYS}"):
+        parse(around % _keys(MAX_KEYS + 1))
+    assert parse(around % _keys(MAX_KEYS)) == json.loads(around % _keys(MAX_KEYS))
+
+
+@pytest.mark.parametrize("part", [b"{}", b"[]", b'{"a": "]"}'], ids=["objects", "lists", "not_empty"])
+def test_a_body_of_very_many_parts_is_refused_before_each_is_checked(part):
+    """A body of 4 MB holds 300,000 messages: to check them all stopped every stream for two seconds."""
+    most = MAX_PARTS - 2  # beside the body itself and its list
+    raw = b'{"a": "[{", "b": [' + b", ".join([part] * most)
+    assert parse(raw + b"]}") == json.loads(raw + b"]}")
+    with pytest.raises(Refusal, match=f"holds {MAX_PARTS + 1} objects and lists; give at most {MAX_PARTS}"):
+        parse(raw + b", " + part + b"]}")
+
+
+def test_as_many_messages_as_may_be_have_room_for_a_part_each():
+    message = {"role": "user", "content": [{"type": "text", "text": "{"}]}
+    body = {"messages": [message] * 4096}
+    assert parse(json.dumps(body).encode()) == body
+
+
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
@@ -232,6 +260,15 @@ def test_a_body_that_does_not_come_is_a_408(hasty, face):
         head = f"POST {face.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         line.sendall(f"{head}content-length: 50\r\n\r\n{{".encode())
         assert line.recv(4096).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_408_ends_its_connection(hasty):
+    """Else a client that goes on byte by byte holds it for as long as it likes."""
+    with socket.create_connection(("127.0.0.1", hasty.port), timeout=20) as line:
+        head = b"POST /v1/generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        line.sendall(head + b"content-length: 50\r\n\r\n{")
+        answer = line.makefile("rb").read()  # ends with the connection
+    assert answer.startswith(b"HTTP/1.1 408 ") and b"\r\nconnection: close\r\n" in answer
 
 
 def test_a_client_that_leaves_inside_its_body_is_let_go(serve, tiny, until):

@@ -63,6 +63,23 @@ def test_an_option_that_cannot_be_is_refused_before_anything_starts(command, opt
     assert code == 2 and out == "" and err.startswith(f"error: {sentence}")
 
 
+def test_the_port_of_an_earlier_run_is_gone_before_the_model_is_loaded(command, tmp_path):
+    """Whoever waits for the file would knock at a port where nobody is."""
+    port_file = tmp_path / "port"
+    port_file.write_text("1\n")
+    options = ("--model", "no-such-model", "--port", "0", "--port-file", str(port_file))
+    assert command("serve", *options)[0] == 2 and not port_file.exists()
+
+
+def test_the_port_file_of_a_service_that_runs_outlives_one_that_finds_its_port_taken(command, tmp_path):
+    port_file = tmp_path / "port"
+    with serve.bind("127.0.0.1", 0) as taken:
+        port = str(taken.getsockname()[1])
+        port_file.write_text(port)
+        code, _, err = command("serve", "--port", port, "--port-file", str(port_file))
+    assert code == 2 and "is in use" in err and port_file.read_text() == port
+
+
 @pytest.mark.parametrize(
     "host, key, warned",
     [("0.0.0.0", (), True), ("0.0.0.0", ("--api-key", "k"), False), ("127.0.0.1", (), False)],

@@ -1,5 +1,6 @@
 """Deaths: of the engine's process, of the engine in it, and of the parent."""
 
+import asyncio
 import os
 import signal
 import stat
@@ -108,6 +109,18 @@ def test_closing_without_time_cancels_what_runs_and_every_page_comes_back(open_c
     assert isinstance(ended, Result) and ended.finish_reason == waited.finish_reason == "cancelled"
     assert len(ended.tokens) == len(begun) + len(rest) and waited.tokens == []
     assert channel.backend.pages_left == 0
+
+
+@pytest.mark.parametrize("names", [{"model": "caf\udce9"}, {"model": "tiny", "attention": "caf\udce9.cu:x"}])
+def test_a_name_that_no_message_can_hold_is_refused_and_nobody_waits_for_it(names):
+    """A message that cannot be sent is found in a callback of the loop: its service would load for ever."""
+    load = protocol.Load(device="cpu", mode="f32", limits=Limits(), **names)
+
+    async def start():
+        process.EngineProcess(load, hear=print, died=print)
+
+    with pytest.raises(InputError, match=r"can only be told names in UTF-8, and '(caf|tiny).* rename it"):
+        asyncio.run(start())
 
 
 def test_a_model_that_cannot_be_loaded_is_refused_in_the_engines_own_words(open_channel):
