@@ -18,7 +18,7 @@ AGAINST = (
 )
 STAGE = "stage "
 MODELS = ("bench.prefill", "bench.decode", "bench.model-cuda", "bench.engine")
-SERVICE = ("bench.service",)  # the service beside the bare engine
+SERVICE = ("bench.service", "bench.service-apart")  # the service beside the bare engine
 ATTENTION = "crucible bench attention --device cuda --full --json FILE"
 STAGES = "crucible bench model --device cuda --stages --json FILE"
 MODELS_GPU = "crucible bench model --device cuda --against transformers --json FILE"
