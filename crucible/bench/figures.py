@@ -187,7 +187,6 @@ def service_ab(f32: Path | str, int8: Path | str) -> str:
 def _change(facts: dict, metric: str) -> str:
     if f"{metric}, change %" not in facts:
         return ""
-    interval = facts[f"{metric}, interval %"]
-    low, high = interval if isinstance(interval, list | tuple) else re.findall(r"[-+.\d]+", interval)
+    low, high = re.findall(r"[-+.\d]+", facts[f"{metric}, interval %"])
     change = f"{float(facts[f'{metric}, change %']):+.0f} % [{float(low):+.0f}, {float(high):+.0f}]"
     return f"{change}, not resolved" if facts[f"{metric}, outcome"] == "not resolved" else change

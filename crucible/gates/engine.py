@@ -38,6 +38,22 @@ class Tally:
         self.faults += other.faults
 
 
+def generated_alone(model: Model, request: Request) -> Generation:
+    """The judge of every comparison: the model's own generation of the request, with digests."""
+    return generate(
+        model,
+        request.prompt,
+        max_tokens=request.max_tokens,
+        temperature=request.temperature,
+        top_k=request.top_k,
+        top_p=request.top_p,
+        seed=request.seed,
+        sampler=request.sampler,
+        stop=request.stop,
+        ignore_eos=request.ignore_eos,
+    )
+
+
 class Judge:
     """Runs a request alone, once, by crucible.model.generate."""
 
@@ -49,17 +65,7 @@ class Judge:
         """The request's generation with digests."""
         request = replace(request, digests=True)  # the judge has them in any case
         if request not in self._known:
-            self._known[request] = generate(
-                self.model,
-                list(request.prompt),
-                max_tokens=request.max_tokens,
-                temperature=request.temperature,
-                top_k=request.top_k,
-                top_p=request.top_p,
-                seed=request.seed,
-                sampler=request.sampler,
-                ignore_eos=request.ignore_eos,
-            )
+            self._known[request] = generated_alone(self.model, request)
         return self._known[request]
 
 

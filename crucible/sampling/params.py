@@ -14,7 +14,6 @@ SAMPLERS = ("inverse-cdf", "gumbel-id")
 Sampler = Literal["inverse-cdf", "gumbel-id"]
 SEED_LIMIT = 1 << 64
 _ZEROS = (struct.pack("<d", 0.0), struct.pack("<d", -0.0))
-_ZERO = np.float32(0.0)
 _LARGE = 1e38
 
 
@@ -38,15 +37,12 @@ class SamplingParams:
         temperature, top_p = real("temperature", self.temperature), real("top_p", self.top_p)
         if not (math.isfinite(temperature) and temperature >= 0):
             raise InputError(f"temperature {self.temperature} must be finite and at least 0 (0 is greedy)")
+        rounded = _float32(temperature)
         # By bits: a caller's floating-point mode may compare a subnormal as zero.
-        bits = struct.pack("<d", temperature)
-        if bits == _ZEROS[0]:  # most requests: no arithmetic
-            rounded, greedy = _ZERO, True
-        else:
-            rounded = _float32(temperature)
-            greedy = not int(rounded.view(np.uint32)) << 1 & 0xFFFFFFFF
-            if math.isinf(rounded) or (greedy and bits not in _ZEROS):
-                raise InputError(f"temperature {self.temperature} does not fit float32; use 0 for greedy")
+        positive = struct.pack("<d", temperature) not in _ZEROS
+        greedy = not int(rounded.view(np.uint32)) << 1 & 0xFFFFFFFF
+        if math.isinf(rounded) or (positive and greedy):
+            raise InputError(f"temperature {self.temperature} does not fit float32; use 0 for greedy")
         if not 0 < top_p <= 1:
             raise InputError(f"top_p {self.top_p} must be greater than 0 and at most 1 (1 keeps all)")
         top_k, seed = whole("top_k", self.top_k), whole("seed", self.seed)

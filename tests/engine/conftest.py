@@ -8,11 +8,11 @@ import pytest
 from crucible import device
 from crucible.engine.events import Result
 from crucible.engine.job import Job
-from crucible.engine.request import Checked, Request
+from crucible.engine.request import Checked
 from crucible.engine.runner import Outcome, Sampling
+from crucible.gates.engine import generated_alone
 from crucible.model import synthetic
 from crucible.model.config import ModelConfig
-from crucible.model.generate import generate
 from crucible.model.model import Model
 from crucible.model.tokenizer import ByteTokenizer, StreamDecoder
 from crucible.sampling.params import SamplingParams
@@ -172,22 +172,6 @@ def model(make_model) -> Model:
     return make_model()
 
 
-def _solo(model, request: Request):
-    """The judge: the model's own generation of the request."""
-    return generate(
-        model,
-        request.prompt,
-        max_tokens=request.max_tokens,
-        temperature=request.temperature,
-        top_k=request.top_k,
-        top_p=request.top_p,
-        seed=request.seed,
-        sampler=request.sampler,
-        stop=request.stop,
-        ignore_eos=request.ignore_eos,
-    )
-
-
 def _same(result: Result, judge, count: int | None = None) -> None:
     """The result is the judge's, or its first `count` tokens where the request was cancelled."""
     count = len(judge.tokens) if count is None else count
@@ -202,7 +186,7 @@ def _same(result: Result, judge, count: int | None = None) -> None:
 @pytest.fixture(scope="session")
 def solo():
     """solo(model, request) -> Generation, the judge: the model's own generation of the request."""
-    return _solo
+    return generated_alone
 
 
 @pytest.fixture(scope="session")

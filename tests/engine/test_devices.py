@@ -13,7 +13,7 @@ from crucible.engine.loop import Loop
 from crucible.engine.request import Request
 from crucible.engine.runner import ModelRunner, Part, Sampling
 from crucible.engine.scheduler import Limits
-from crucible.gates.engine import drive
+from crucible.gates.engine import drive, generated_alone
 from crucible.gates.engine_workloads import Workload
 from crucible.model import synthetic
 from crucible.model.generate import generate
@@ -56,20 +56,11 @@ def test_requests_together_have_the_bits_of_the_cpu_alone(pair, recorded):
         results = engine.generate(WORK[:2]) + engine.generate(WORK[2:])  # the last hits ten rows
         stats = engine.stats()
     for request, result in zip(WORK, results, strict=True):
-        alone = generate(
-            judge,
-            request.prompt,
-            max_tokens=request.max_tokens,
-            temperature=request.temperature,
-            seed=request.seed,
-            sampler=request.sampler,
-            top_k=request.top_k,
-            ignore_eos=True,
-        )
-        assert result.tokens == alone.tokens and result.random_state == alone.random_state
+        solo = generated_alone(judge, request)
+        assert result.tokens == solo.tokens and result.random_state == solo.random_state
         if request.digests:
-            assert result.logits_digests == alone.logits_digests
-            assert (result.k_digest, result.v_digest) == (alone.k_digest, alone.v_digest)
+            assert result.logits_digests == solo.logits_digests
+            assert (result.k_digest, result.v_digest) == (solo.k_digest, solo.v_digest)
     assert (stats.saved_rows, stats.page_copies) == (10, 1) and stats.pages_used == 0
 
 
@@ -81,12 +72,12 @@ def test_a_history_that_the_chosen_variant_does_not_cover_stops_nobody(make_mode
         Request(tuple(range(9)), 6, ignore_eos=True),
         Request(tuple(i % 50 for i in range(126)), 6, ignore_eos=True),
     ]
-    alone = [generate(judge, one.prompt, max_tokens=6, ignore_eos=True).tokens for one in work]
+    solo = [generated_alone(judge, one).tokens for one in work]
     monkeypatch.setenv("CRUCIBLE_PREFILL_ATTN", "fast-rows")
     attention._warn.cache_clear()  # said once a process
     with Engine(model, Limits(pages=24)) as engine:
-        assert [result.tokens for result in engine.generate(work)] == alone
-        assert engine.generate(work[:1])[0].tokens == alone[0]
+        assert [result.tokens for result in engine.generate(work)] == solo
+        assert engine.generate(work[:1])[0].tokens == solo[0]
     assert "falls back to the reference" in caplog.text
 
 
